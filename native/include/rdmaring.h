@@ -1,0 +1,245 @@
+/*
+ * rdmaring.h - ring all-reduce and its relatives between processes, without NCCL.
+ *
+ * A communicator joins `world` ranks. A schedule (made by `rdmaring schedule`, or by the Python
+ * package) says which chunk goes where; a plan binds it to a count, a data type and a chunk table;
+ * a run of a plan moves one vector per rank.
+ *
+ * Threads: one thread at a time per communicator, except rr_comm_abort(), which any thread may call.
+ * Status: RR_OK is 0, RR_AGAIN positive, errors negative. After an error rr_last_error() tells rank,
+ * peer, cause and remedy; it is kept per thread. Outputs are written only on success.
+ * Memory: the caller owns every buffer it passes and keeps it alive until the run has ended.
+ */
+#ifndef RDMARING_H
+#define RDMARING_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define RR_API __attribute__((visibility("default")))
+#else
+#define RR_API
+#endif
+
+/* [cdef-begin] what stands between these marks is also what Python sees */
+
+typedef enum rr_status {
+	RR_OK = 0,
+	RR_AGAIN = 1, /* not finished, or no credit: call again */
+	/* this call: nothing was changed, the communicator lives on */
+	RR_ERR_ARGUMENT = -1,
+	RR_ERR_NO_MEMORY = -2,
+	RR_ERR_UNSUPPORTED = -3,
+	RR_ERR_SCHEDULE = -4, /* a schedule's bytes are damaged or of another version */
+	/* this link */
+	RR_ERR_LINK = -20,
+	RR_ERR_PROTOCOL = -21, /* a peer sent what the contract forbids */
+	/* this communicator: it is lost, close it */
+	RR_ERR_TIMEOUT = -40,
+	RR_ERR_PEER_DIED = -41,
+	RR_ERR_PEER_FAILED = -42, /* a peer is inside an error and said so */
+	RR_ERR_PEER_CLOSED = -43,
+	RR_ERR_ABORTED = -44,
+	RR_ERR_MISMATCH = -45, /* ranks called different things */
+	RR_ERR_CLOSED = -46,
+	RR_ERR_FORKED = -47, /* used in a child of the process that made it */
+	RR_ERR_SYSTEM = -48, /* an operating system call failed; see the message */
+	RR_ERR_SETUP = -49   /* the communicator could not be made */
+} rr_status;
+
+typedef enum rr_collective {
+	RR_ALL_REDUCE = 0,
+	RR_REDUCE_SCATTER = 1,
+	RR_ALL_GATHER = 2,
+	RR_BROADCAST = 3,
+	RR_REDUCE = 4,
+	RR_BARRIER = 5
+} rr_collective;
+
+typedef enum rr_dtype {
+	RR_FLOAT32 = 0,
+	RR_FLOAT64 = 1,
+	RR_FLOAT16 = 2,
+	RR_BFLOAT16 = 3,
+	RR_INT8 = 4,
+	RR_INT16 = 5,
+	RR_INT32 = 6,
+	RR_INT64 = 7,
+	RR_UINT8 = 8,
+	RR_UINT16 = 9,
+	RR_UINT32 = 10,
+	RR_UINT64 = 11
+} rr_dtype;
+
+typedef enum rr_redop {
+	RR_SUM = 0,
+	RR_PROD = 1,
+	RR_MIN = 2,
+	RR_MAX = 3,
+	RR_AVG = 4 /* floating types only */
+} rr_redop;
+
+typedef struct rr_comm rr_comm;
+typedef struct rr_schedule rr_schedule;
+typedef struct rr_plan rr_plan;
+typedef struct rr_work rr_work;
+
+/* What went wrong, in the words of where it was known. -1 where a number does not apply. */
+typedef struct rr_error {
+	int32_t status;
+	int32_t rank;
+	int32_t peer;
+	int32_t row;
+	int64_t op;
+	char transport[16];
+	char collective[24];
+	char message[1024]; /* one sentence: what happened, to whom */
+	char hint[512];     /* what to do about it */
+} rr_error;
+
+/* A piece of a vector. */
+typedef struct rr_extent {
+	void *address;
+	uint64_t bytes;
+} rr_extent;
+
+/*
+ * Gathers `bytes` bytes from every rank: all[r * bytes] is what rank r gave. Collective; called only
+ * inside rr_comm_create(), a small number of times. Returns 0, or another value to give up.
+ */
+typedef int (*rr_exchange_fn)(void *user, const void *mine, size_t bytes, void *all);
+
+/* Zero a member to take its default. Sizes are in bytes, times in nanoseconds. */
+typedef struct rr_options {
+	uint64_t timeout_ns;          /* of a call without its own; default 300 s */
+	uint64_t slot_bytes;          /* a slot of a shared memory link */
+	uint32_t slot_count;          /* slots a link */
+	uint32_t cma;                 /* 0: where the kernel allows it; 1: never */
+	uint64_t memory_budget_bytes; /* of this process for all links of all communicators */
+	uint64_t serial_start;        /* first link serial; tests use it to meet the wrap */
+} rr_options;
+
+/* Why an edge is served as it is. */
+typedef struct rr_link_facts {
+	int32_t peer;
+	int32_t peer_pid;
+	char transport[16]; /* "shm" */
+	char ordinary[16];  /* how ordinary memory travels: "cma" or "slots" */
+	char reason[256];   /* why not better */
+	uint64_t slot_bytes;
+	uint32_t slot_count;
+	uint32_t huge_pages; /* 1: slots lie on huge pages */
+	uint64_t sent_bytes; /* payload since the communicator was made */
+	uint64_t received_bytes;
+	uint64_t sent_slices;
+	uint64_t received_slices;
+} rr_link_facts;
+
+typedef struct rr_plan_spec {
+	int32_t collective; /* rr_collective */
+	int32_t dtype;      /* rr_dtype */
+	int32_t redop;      /* rr_redop; ignored where nothing is reduced */
+	int32_t root;       /* -1 where the collective has none */
+	uint64_t count;     /* elements of the whole vector */
+	double scale;       /* the result is multiplied by it, in float32 for small floats; 1: not at all */
+	const rr_schedule *schedule;   /* not kept: its rows are copied */
+	const uint64_t *chunk_offsets; /* chunk_count + 1 element offsets, ascending, last == count */
+	uint64_t slice_bytes;          /* 0: chosen here; equal on all ranks */
+	uint32_t round_count;          /* 0 or 1: the schedule runs once; else over that many parts of each chunk */
+	uint32_t mailbox;              /* 1: send through the tiny-message mailboxes (all_reduce, barrier) */
+	char algorithm[24];
+} rr_plan_spec;
+
+/* What one finished run did on this rank. Bytes are payload, headers apart. */
+typedef struct rr_run_stats {
+	uint64_t op;
+	uint64_t steps;
+	uint64_t sent_bytes;
+	uint64_t received_bytes;
+	uint64_t sent_slices;
+	uint64_t received_slices;
+	uint64_t elapsed_ns;
+} rr_run_stats;
+
+/* What one finished run moved over one link. */
+typedef struct rr_link_stats {
+	int32_t peer;
+	uint32_t reserved;
+	uint64_t sent_bytes;
+	uint64_t received_bytes;
+} rr_link_stats;
+
+/* ---- errors ---- */
+
+RR_API const char *rr_status_name(rr_status status);
+RR_API void rr_last_error(rr_error *out);
+
+/* ---- communicators ---- */
+
+RR_API rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, void *user,
+				const rr_options *options, rr_comm **out);
+/* Local and bounded: peers inside a call learn of it, nothing waits for them. */
+RR_API rr_status rr_comm_abort(rr_comm *comm, const char *reason);
+/* Frees comm. Runs in flight are aborted first; plans of it must have been freed. */
+RR_API rr_status rr_comm_close(rr_comm *comm);
+RR_API rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out);
+
+/* ---- memory that peers read and write in place ---- */
+
+/* Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. */
+RR_API rr_status rr_memory_alloc(uint64_t bytes, void **out);
+RR_API rr_status rr_memory_free(void *address);
+
+/* ---- schedules ---- */
+
+RR_API rr_status rr_schedule_decode(const void *bytes, size_t size, int32_t rank, rr_schedule **out);
+RR_API rr_status rr_schedule_load(const char *path, int32_t rank, rr_schedule **out);
+RR_API uint32_t rr_schedule_chunk_count(const rr_schedule *schedule);
+RR_API void rr_schedule_free(rr_schedule *schedule);
+
+/* ---- plans and runs ---- */
+
+RR_API rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out);
+RR_API void rr_plan_free(rr_plan *plan);
+/*
+ * Run and wait, at most about 50 ms, so that a caller in an interpreter can look at its signals:
+ * RR_AGAIN means the run goes on; call rr_comm_resume() until it says otherwise. Addresses are those
+ * of the parts of the vector that this rank holds. timeout_ns 0: the communicator's.
+ */
+RR_API rr_status rr_plan_run(rr_plan *plan, const void *input, void *output, uint64_t timeout_ns);
+RR_API rr_status rr_comm_resume(rr_comm *comm);
+/* Fixes the buffers of rr_plan_call(); they stay the caller's. */
+RR_API rr_status rr_plan_bind(rr_plan *plan, const void *input, void *output);
+RR_API rr_status rr_plan_call(rr_plan *plan);
+/* Start a run over extents that goes on by the progress thread. work is the caller's to free. */
+RR_API rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_count,
+			       const rr_extent *output, uint32_t output_count, uint64_t timeout_ns,
+			       rr_work **out);
+/* Waits at most wait_ns: RR_AGAIN if the run goes on. A run's error is returned each time. */
+RR_API rr_status rr_work_wait(rr_work *work, uint64_t wait_ns);
+RR_API rr_status rr_work_stats(const rr_work *work, rr_run_stats *out);
+/* RR_AGAIN while the run goes on; then it stays, and the buffers too. */
+RR_API rr_status rr_work_free(rr_work *work);
+/* Of the communicator's last finished run. */
+RR_API rr_status rr_comm_last_stats(const rr_comm *comm, rr_run_stats *out);
+RR_API rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_stats *out);
+
+/* ---- reductions, by themselves ---- */
+
+/* The widest instruction set in use: "scalar", "x86-64-v3", "x86-64-v4", "neon". */
+RR_API const char *rr_simd_name(void);
+/* dst = op over source_count vectors, then times scale (avg: then also over `ranks`). level 0: scalar. */
+RR_API rr_status rr_reduce_apply(int32_t dtype, int32_t redop, void *dst, const void *const *sources,
+				 uint32_t source_count, uint64_t count, double scale, int32_t level);
+
+/* [cdef-end] */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
