@@ -1,0 +1,58 @@
+/*
+ * reduce.h - elementwise combination of vectors: the only arithmetic of the library.
+ *
+ * One pass over memory: every destination gets op(source 0, source 1, ...), taken in that order, then
+ * the post-operation. With one source it is a copy. A destination may be equal to a source (same
+ * address); otherwise no two regions overlap. Nothing needs more than the dtype's own alignment, and
+ * unaligned addresses work too.
+ *
+ * Numbers. 16-bit floats are widened to float32, combined there and rounded once (to nearest, ties to
+ * even). Integers wrap. min and max return NaN if any source is NaN (payload unspecified).
+ * The post-operation multiplies by `factor`: in float64 for float64, in float32 (of the factor, too)
+ * for the other floats. Every level gives the bits of the scalar one, NaN payloads apart.
+ *
+ * Threads: pure functions. rr_combine_lookup() may be called from any thread.
+ */
+#ifndef RR_REDUCE_H
+#define RR_REDUCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rdmaring.h"
+
+#define RR_DTYPE_COUNT 12u
+#define RR_REDOP_COUNT 5u
+#define RR_COMBINE_SOURCES_MAX 64u /* of one pass; the engine splits what is wider */
+
+enum rr_simd_level { /* what the machine and the compiler both have; higher is wider */
+	RR_SIMD_SCALAR = 0,
+	RR_SIMD_V3 = 1, /* AVX2, FMA off, F16C */
+	RR_SIMD_V4 = 2  /* AVX-512 F/BW/VL/DQ */
+};
+
+struct rr_combine {
+	void *const *dst;
+	const void *const *src;
+	uint32_t dst_count;
+	uint32_t src_count;
+	size_t count;  /* elements */
+	bool post;     /* multiply the result by factor */
+	double factor;
+};
+
+/* The pass for one dtype and operation. RR_AVG combines as RR_SUM: its factor is the caller's. */
+typedef void (*rr_combine_fn)(const struct rr_combine *combine);
+
+/* The widest level this machine runs; RDMARING_SIMD=scalar|x86-64-v3|x86-64-v4 lowers it. */
+enum rr_simd_level rr_simd_level_best(void);
+/* Never NULL for valid dtype and redop; a level above the best one gives the best one's. */
+rr_combine_fn rr_combine_lookup(rr_dtype dtype, rr_redop redop, enum rr_simd_level level);
+
+size_t rr_dtype_bytes(rr_dtype dtype);
+bool rr_dtype_is_float(rr_dtype dtype);
+const char *rr_dtype_name(rr_dtype dtype);
+const char *rr_redop_name(rr_redop redop);
+
+#endif
