@@ -1,0 +1,40 @@
+# Each tests/test_*.c is one executable made with the library's sources, so tests reach what is not exported.
+# Under `thread` only the threaded ones, test_thread_*.c, are built; under `address` only the others.
+file(GLOB test_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/test_*.c")
+
+set(test_prefix "")
+if(RDMARING_SANITIZE STREQUAL "address")
+	list(FILTER test_sources EXCLUDE REGEX "/test_thread_[^/]*$")
+	set(sanitize_options -fsanitize=address,undefined -fno-sanitize-recover=undefined)
+elseif(RDMARING_SANITIZE STREQUAL "thread")
+	list(FILTER test_sources INCLUDE REGEX "/test_thread_[^/]*$")
+	set(sanitize_options -fsanitize=thread)
+	# The thread sanitizer of gcc before 14 stops where addresses are randomised over more than 28 bits.
+	find_program(setarch setarch)
+	if(setarch)
+		execute_process(COMMAND "${setarch}" -R true RESULT_VARIABLE setarch_status OUTPUT_QUIET ERROR_QUIET)
+		if(setarch_status EQUAL 0)
+			set(test_prefix "${setarch}" -R)
+		endif()
+	endif()
+elseif(NOT RDMARING_SANITIZE STREQUAL "none")
+	message(FATAL_ERROR "RDMARING_SANITIZE is '${RDMARING_SANITIZE}': none, address or thread")
+endif()
+
+add_library(rdmaring_tested STATIC ${library_sources})
+target_link_libraries(rdmaring_tested PUBLIC rdmaring_flags)
+target_include_directories(rdmaring_tested PUBLIC tests)
+target_compile_options(rdmaring_tested PUBLIC -UNDEBUG)
+if(sanitize_options)
+	target_compile_options(rdmaring_tested PUBLIC -O1 -g -fno-omit-frame-pointer ${sanitize_options})
+	target_link_options(rdmaring_tested PUBLIC ${sanitize_options})
+endif()
+
+foreach(source IN LISTS test_sources)
+	get_filename_component(name "${source}" NAME_WE)
+	add_executable(${name} "${source}")
+	target_link_libraries(${name} PRIVATE rdmaring_tested)
+	add_test(NAME ${name} COMMAND ${test_prefix} $<TARGET_FILE:${name}>)
+	set_tests_properties(${name} PROPERTIES TIMEOUT 120 ENVIRONMENT
+		"ASAN_OPTIONS=detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1")
+endforeach()
