@@ -1,0 +1,99 @@
+"""Schedules: generated, proven, encoded, shown. Pure Python; nothing here needs the native library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rdmaring.schedule import direct, naive, ring
+from rdmaring.schedule.collectives import collective_named
+from rdmaring.schedule.deps import with_after
+from rdmaring.schedule.rows import (
+    WORLD_MAX,
+    After,
+    Buffer,
+    Flag,
+    Kind,
+    Op,
+    Receive,
+    Recipe,
+    Row,
+    Schedule,
+    ScheduleError,
+    Send,
+    identity_of,
+)
+
+__all__ = [
+    "ALGORITHMS",
+    "After",
+    "Buffer",
+    "Flag",
+    "Kind",
+    "Op",
+    "Receive",
+    "Row",
+    "Schedule",
+    "ScheduleError",
+    "Send",
+    "algorithms_of",
+    "generate",
+]
+
+# Raised whenever any rows change, so that ranks of different releases see that they differ.
+VERSION = 1
+
+ALGORITHMS: dict[tuple[str, str], Callable[[int, int | None], Recipe]] = {
+    ("all_reduce", "ring"): ring.all_reduce,
+    ("all_reduce", "direct"): direct.all_reduce,
+    ("all_reduce", "direct1"): direct.all_reduce_one_shot,
+    ("all_reduce", "naive"): naive.all_reduce,
+    ("reduce_scatter", "ring"): ring.reduce_scatter,
+    ("reduce_scatter", "direct"): direct.reduce_scatter,
+    ("all_gather", "ring"): ring.all_gather,
+    ("all_gather", "direct"): direct.all_gather,
+    ("broadcast", "ring"): ring.broadcast,
+    ("broadcast", "direct"): direct.broadcast,
+    ("reduce", "ring"): ring.reduce,
+    ("reduce", "direct"): direct.reduce,
+}
+
+
+def algorithms_of(collective: str) -> tuple[str, ...]:
+    """The names of the algorithms that serve ``collective``."""
+    name = collective_named(collective).name
+    return tuple(algorithm for served, algorithm in ALGORITHMS if served == name)
+
+
+def generate(collective: str, algorithm: str, world: int, root: int | None = None) -> Schedule:
+    """The schedule of a built-in algorithm; rows are made when asked for, one rank at a time.
+
+    root: the rank for broadcast and reduce; None for the other collectives.
+
+    Raises:
+        ScheduleError: no such collective or algorithm, or world or root out of range.
+    """
+    found = collective_named(collective)
+    make = ALGORITHMS.get((found.name, algorithm))
+    if make is None:
+        names = ", ".join(algorithms_of(found.name))
+        raise ScheduleError(f"algorithm of {found.name} must be one of {names}; not {algorithm!r}")
+    if not 1 <= world <= WORLD_MAX:
+        raise ScheduleError(f"world must be in 1..{WORLD_MAX}, not {world}")
+    if found.rooted and (root is None or not 0 <= root < world):
+        raise ScheduleError(f"root of {found.name} must be in 0..{world - 1}, not {root}")
+    if not found.rooted and root is not None:
+        raise ScheduleError(f"{found.name} has no root; root must be None, not {root}")
+    recipe = make(world, root)
+    return Schedule(
+        collective=found.name,
+        algorithm=algorithm,
+        world=world,
+        root=root,
+        chunk_count=recipe.chunk_count,
+        step_count=recipe.step_count,
+        window=recipe.window,
+        scratch_cells=recipe.scratch_cells,
+        identity=identity_of(f"{found.name}/{algorithm}/{VERSION}/{world}/{root}"),
+        make_rows=lambda rank: with_after(recipe.rows(rank)),
+        make_sent=recipe.sent,
+    )

@@ -1,0 +1,67 @@
+"""Collectives as pre- and postconditions: what each rank holds before, and must hold after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdmaring.schedule.rows import ScheduleError
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective. Chunks are those of the whole vector, in its coordinates on every rank."""
+
+    name: str
+    code: int  # as encoded, and as in rdmaring.h
+    reduces: bool  # its result is a reduction: the post-operation applies
+    rooted: bool
+    per_rank_chunks: bool = False  # chunk r belongs to rank r, so there are as many chunks as ranks
+
+    def input_chunks(self, rank: int, chunk_count: int, root: int | None) -> range:
+        """The chunks of INPUT that exist on ``rank``; each holds that rank's contribution."""
+        if self.name == "all_gather":
+            return range(rank, rank + 1)
+        if self.name == "broadcast" and rank != root:
+            return range(0)
+        return range(chunk_count)
+
+    def output_chunks(self, rank: int, chunk_count: int, root: int | None) -> range:
+        """The chunks of OUTPUT that exist on ``rank``; all must hold the result."""
+        if self.name == "reduce_scatter":
+            return range(rank, rank + 1)
+        if self.name == "reduce" and rank != root:
+            return range(0)
+        return range(chunk_count)
+
+    def result(self, chunk: int, world: int, root: int | None) -> range:
+        """Whose contributions the result of ``chunk`` is made of, each exactly once."""
+        if self.reduces:
+            return range(world)
+        if root is not None:
+            return range(root, root + 1)
+        return range(chunk, chunk + 1)
+
+
+COLLECTIVES = {
+    collective.name: collective
+    for collective in (
+        Collective("all_reduce", 0, reduces=True, rooted=False),
+        Collective("reduce_scatter", 1, reduces=True, rooted=False, per_rank_chunks=True),
+        Collective("all_gather", 2, reduces=False, rooted=False, per_rank_chunks=True),
+        Collective("broadcast", 3, reduces=False, rooted=True),
+        Collective("reduce", 4, reduces=True, rooted=True),
+    )
+}
+COLLECTIVE_BY_CODE = {collective.code: collective for collective in COLLECTIVES.values()}
+
+
+def collective_named(name: str) -> Collective:
+    """The collective of that name. A barrier is an all_reduce of no elements.
+
+    Raises:
+        ScheduleError: there is none.
+    """
+    found = COLLECTIVES.get("all_reduce" if name == "barrier" else name)
+    if found is None:
+        raise ScheduleError(f"collective must be one of {', '.join(COLLECTIVES)}, barrier; not {name!r}")
+    return found
