@@ -1,0 +1,97 @@
+/*
+ * link.h - the contract of a link: one direction of one edge, rank to rank, over one transport.
+ *
+ * The engine holds two links a peer, out and in. Nothing here blocks. A link knows no algorithm.
+ *
+ *   sender    reserve -> (fill place) -> commit      after a reserve every path commits or aborts
+ *   receiver  peek -> (use data in place) -> release
+ *
+ * Transfers are numbered on a link, first in, first out. A transfer names its mode (wire.h), which
+ * both ends computed alike; the link turns the mode into an address:
+ *
+ *   mode     reserve gives            peek gives
+ *   SLOT     a slot to fill           the slot
+ *   SOURCE   NULL: nothing to fill    the sender's memory, mapped here
+ *   WRITE    the receiver's memory    the receiver's own memory, already filled
+ *   CMA      NULL: nothing to fill    `landing` if given, filled now; else a bounce buffer
+ *
+ * Threads: the driver of the communicator only.
+ */
+#ifndef RR_LINK_H
+#define RR_LINK_H
+
+#include <stdbool.h>
+
+#include "rdmaring.h"
+#include "wire.h"
+
+struct rr_link;
+
+/* One slice on its way. `local` and `remote` are in vector coordinates already added to a base. */
+struct rr_transfer {
+	uint64_t op;
+	uint32_t order;
+	uint32_t slice;
+	uint32_t bytes;
+	enum rr_mode mode;
+	const void *source;  /* sender: where the bytes are, for SOURCE and CMA */
+	void *landing;       /* receiver: where the bytes go if the row only lands them, else NULL */
+	uint64_t coordinate; /* byte offset in the buffer's coordinates */
+	enum rr_buffer_id buffer; /* SLOT: unused; SOURCE, CMA: the sender's; WRITE: the receiver's */
+};
+
+struct rr_link_ops {
+	const char *transport;
+
+	/* Tell the peer which operation this rank entered. RR_AGAIN: no room yet. */
+	rr_status (*open_post)(struct rr_link *out, const struct rr_open *open);
+	/* The peer's OPEN for `op`. RR_AGAIN: it has not entered. The line stays valid during op. */
+	rr_status (*open_peek)(struct rr_link *in, uint64_t op, const struct rr_open **open);
+	/*
+	 * Both OPENs are known: take up the peer's places for this operation. Called once an operation
+	 * for the pair (out, in) of a peer, before the first transfer.
+	 */
+	rr_status (*open_accept)(struct rr_link *link, const struct rr_open *peer);
+
+	/* *place is NULL where there is nothing to fill. RR_AGAIN: no credit. */
+	rr_status (*reserve)(struct rr_link *out, const struct rr_transfer *transfer, void **place);
+	void (*commit)(struct rr_link *out, const struct rr_transfer *transfer);
+	void (*abort)(struct rr_link *out);
+	/* Transfers sent before this number will not be looked at again by the receiver. */
+	uint64_t (*released)(struct rr_link *out);
+
+	/* RR_AGAIN: not here yet. The same transfer may be peeked again until it is released. */
+	rr_status (*peek)(struct rr_link *in, const struct rr_transfer *transfer, const void **data);
+	void (*release)(struct rr_link *in);
+
+	/* Wake the peer if it sleeps. Called once a pass over all that was committed and released. */
+	void (*flush)(struct rr_link *out);
+	void (*close)(struct rr_link *link);
+};
+
+/* The part all links have; a transport embeds it first. */
+struct rr_link {
+	const struct rr_link_ops *ops;
+	int32_t peer;
+	bool cma; /* the receiver may read the sender's ordinary memory */
+	bool dirty; /* something was committed, released or opened since the last flush */
+	uint64_t sent;     /* transfers committed, or peeked and released */
+	uint64_t bytes;    /* their payload */
+	uint64_t bytes_at_start; /* of the operation in flight */
+	uint64_t sent_at_start;
+};
+
+/* The mode of a transfer, from what both ends know. `lands`: the receiver's row only lands the bytes. */
+static inline enum rr_mode rr_mode_choose(const struct rr_place *source, const struct rr_place *landing,
+					  bool cma)
+{
+	if (landing && landing->reach == RR_REACH_REGION)
+		return RR_MODE_WRITE;
+	if (source->reach == RR_REACH_REGION)
+		return RR_MODE_SOURCE;
+	if (source->reach == RR_REACH_CMA && cma)
+		return RR_MODE_CMA;
+	return RR_MODE_SLOT;
+}
+
+#endif

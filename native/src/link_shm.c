@@ -1,0 +1,352 @@
+/*
+ * link_shm.c - one direction of an edge inside a node.
+ *
+ * The sender's segment holds a ring of DATA lines and a ring of payload bytes for each receiver; the
+ * receiver's segment holds one counter a sender, of transfers it has released. So each line has one
+ * writer. A DATA line is published by its serial; credit is room in both rings.
+ *
+ *   sender's segment    ring: [DATA][DATA]...[DATA]     serial = 1 + number of the transfer
+ *                       slots: |slice|slice|  free  |   at DATA.slot * 64
+ *   receiver's segment  consumed[sender] = number of transfers released
+ */
+#define _GNU_SOURCE
+#include "link_shm.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "order.h"
+#include "status.h"
+
+/* A peer's buffer as this end reaches it: where coordinate 0 lies, and what may be touched. */
+struct reach {
+	struct rr_place place;
+	uint64_t zero;      /* address of coordinate 0, modulo 2^64: here for a region, there for CMA */
+	uint64_t low, high; /* addresses of the mapping; 0, 2^64-1 for CMA: the kernel checks */
+};
+
+struct link_shm {
+	struct rr_link link;
+	struct rr_shm *shm;
+	struct rr_data *ring;
+	uint8_t *slots;
+	struct rr_line *consumed;
+	uint64_t serial;        /* next transfer */
+	struct reach reach[RR_BUFFER_COUNT];
+	/* sender */
+	uint64_t released_seen; /* the receiver's counter when last looked at */
+	uint64_t room_begin, room_end; /* payload bytes in use, counted since creation */
+	uint64_t room_after[RR_RING_COUNT]; /* room_end after each transfer in flight */
+	uint64_t reserved_end;
+	uint32_t reserved_slot;
+	/* receiver */
+	uint8_t *bounce;
+	bool fetched; /* the transfer at `serial` is in the bounce buffer or its landing */
+};
+
+static struct link_shm *self(struct rr_link *link)
+{
+	return (struct link_shm *)link;
+}
+
+/* ---- OPEN: one line in the sender's page serves all its links ---- */
+
+static rr_status shm_open_post(struct rr_link *link, const struct rr_open *open)
+{
+	struct rr_shm *shm = self(link)->shm;
+	struct rr_open *line;
+	uint64_t op = rr_own64(&open->op);
+
+	line = &shm->page->opens[op % RR_ENTRY_COUNT];
+	if (rr_own64(&line->op) != op) {
+		if (op >= shm->open_limit) {
+			uint64_t done = UINT64_MAX;
+			for (int32_t r = 0; r < shm->world; r++) {
+				uint64_t theirs = r == shm->rank ? UINT64_MAX : rr_observe64(&shm->peers[r].page->op_done);
+				done = theirs < done ? theirs : done;
+			}
+			shm->open_limit = done + 1 + RR_ENTRY_COUNT;
+			if (op >= shm->open_limit)
+				return RR_AGAIN;
+		}
+		line->descriptor = open->descriptor;
+		memcpy(line->place, open->place, sizeof(line->place));
+		rr_publish64(&line->op, op); /* pairs with shm_open_peek() */
+	}
+	link->dirty = true;
+	return RR_OK;
+}
+
+static rr_status shm_open_peek(struct rr_link *link, uint64_t op, const struct rr_open **open)
+{
+	struct link_shm *this = self(link);
+	const struct rr_open *line = &this->shm->peers[link->peer].page->opens[op % RR_ENTRY_COUNT];
+
+	if (rr_observe64(&line->op) != op) /* pairs with shm_open_post() */
+		return RR_AGAIN;
+	*open = line;
+	return RR_OK;
+}
+
+static rr_status shm_open_accept(struct rr_link *link, const struct rr_open *open)
+{
+	struct link_shm *this = self(link);
+
+	for (int b = 0; b < RR_BUFFER_COUNT; b++) {
+		const struct rr_place *place = &open->place[b];
+		struct reach *reach = &this->reach[b];
+		struct rr_mapping mapping;
+
+		if (memcmp(&reach->place, place, sizeof(*place)) == 0)
+			continue;
+		if (place->reach == RR_REACH_REGION) {
+			rr_status status = rr_shm_mapping(this->shm, link->peer, place->region, &mapping);
+			if (status < 0)
+				return status;
+			reach->low = (uint64_t)(uintptr_t)mapping.address;
+			reach->high = reach->low + mapping.bytes;
+			reach->zero = reach->low + place->base;
+		} else {
+			reach->low = 0;
+			reach->high = UINT64_MAX;
+			reach->zero = place->base;
+		}
+		reach->place = *place;
+	}
+	return RR_OK;
+}
+
+/* The peer's memory for a transfer, or NULL if it would lie outside what the peer registered. */
+static void *reach_address(const struct reach *reach, const struct rr_transfer *transfer)
+{
+	uint64_t address = reach->zero + transfer->coordinate;
+
+	if (address < reach->low || address > reach->high || transfer->bytes > reach->high - address)
+		return NULL;
+	return (void *)(uintptr_t)address;
+}
+
+/* ---- sender ---- */
+
+static uint64_t shm_released(struct rr_link *link)
+{
+	struct link_shm *this = self(link);
+	uint64_t released = rr_observe64(&this->consumed->value); /* pairs with shm_release() */
+
+	if (released != this->released_seen) {
+		this->room_begin = this->room_after[(released - 1) % RR_RING_COUNT];
+		this->released_seen = released;
+	}
+	return released;
+}
+
+/* Room for one piece of payload; a piece does not wrap, so the ring's end may stay unused. */
+static bool take_room(struct link_shm *this, uint32_t bytes)
+{
+	uint64_t whole = this->shm->layout.link_bytes;
+	uint64_t piece = ((uint64_t)bytes + RR_CACHE_LINE - 1) / RR_CACHE_LINE * RR_CACHE_LINE;
+	uint64_t begin = this->room_end == this->room_begin ? 0 : this->room_end % whole;
+	uint64_t skip = 0;
+
+	if (this->room_end == this->room_begin) /* empty: start again at the warm front of the ring */
+		skip = (whole - this->room_end % whole) % whole;
+	else if (begin + piece > whole) {
+		skip = whole - begin;
+		begin = 0;
+	}
+	if (this->room_end == this->room_begin)
+		this->room_begin += skip;
+	else if (this->room_end + skip + piece - this->room_begin > whole)
+		return false;
+	this->reserved_slot = (uint32_t)(begin / RR_CACHE_LINE);
+	this->reserved_end = this->room_end + skip + piece;
+	return true;
+}
+
+static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *transfer, void **place)
+{
+	struct link_shm *this = self(link);
+
+	if (this->serial - this->released_seen >= RR_RING_COUNT &&
+	    this->serial - shm_released(link) >= RR_RING_COUNT)
+		return RR_AGAIN;
+	this->reserved_end = this->room_end;
+	switch (transfer->mode) {
+	case RR_MODE_SOURCE:
+	case RR_MODE_CMA:
+		*place = NULL;
+		return RR_OK;
+	case RR_MODE_WRITE:
+		*place = reach_address(&this->reach[transfer->buffer], transfer);
+		if (!*place)
+			return rr_fail(RR_ERR_PROTOCOL, "rank %d granted less memory than the operation writes", link->peer);
+		return RR_OK;
+	case RR_MODE_SLOT:
+		if (!take_room(this, transfer->bytes)) {
+			shm_released(link);
+			if (!take_room(this, transfer->bytes))
+				return RR_AGAIN;
+		}
+		*place = this->slots + (uint64_t)this->reserved_slot * RR_CACHE_LINE;
+		return RR_OK;
+	}
+	return rr_fail(RR_ERR_PROTOCOL, "no such mode: %d", (int)transfer->mode);
+}
+
+static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
+{
+	struct link_shm *this = self(link);
+	struct rr_data *line = &this->ring[this->serial % RR_RING_COUNT];
+
+	this->room_end = this->reserved_end;
+	this->room_after[this->serial % RR_RING_COUNT] = this->room_end;
+	line->op = transfer->op;
+	line->order = transfer->order;
+	line->slice = transfer->slice;
+	line->bytes = transfer->bytes;
+	line->mode = transfer->mode;
+	line->slot = this->reserved_slot;
+	this->serial++;
+	rr_publish64(&line->serial, this->serial); /* pairs with shm_peek() */
+	link->sent++;
+	link->bytes += transfer->bytes;
+	link->dirty = true;
+}
+
+static void shm_abort(struct rr_link *link)
+{
+	(void)link; /* a reserve changes nothing until its commit */
+}
+
+/* ---- receiver ---- */
+
+static rr_status wrong_data(const struct rr_link *link, const struct rr_data *line,
+			    const struct rr_transfer *transfer)
+{
+	return rr_fail(RR_ERR_PROTOCOL,
+		       "rank %d sent op %llu row %u slice %u of %u bytes (mode %u), expected was op %llu row %u slice %u of %u bytes (mode %d)",
+		       link->peer, (unsigned long long)line->op, line->order, line->slice, line->bytes, line->mode,
+		       (unsigned long long)transfer->op, transfer->order, transfer->slice, transfer->bytes,
+		       (int)transfer->mode);
+}
+
+/* Have the kernel copy the slice, straight to where it lands if it only lands. */
+static rr_status fetch(struct link_shm *this, const struct rr_transfer *transfer, const void **data)
+{
+	const struct rr_shm_peer *peer = &this->shm->peers[this->link.peer];
+	void *to = transfer->landing;
+
+	if (!to) {
+		if (!this->bounce && posix_memalign((void **)&this->bounce, 4096, this->shm->layout.slot_bytes) != 0)
+			return rr_fail(RR_ERR_NO_MEMORY, "no memory for a bounce buffer");
+		to = this->bounce;
+	}
+	*data = to;
+	if (this->fetched)
+		return RR_OK;
+	struct iovec local = {.iov_base = to, .iov_len = transfer->bytes};
+	struct iovec remote = {.iov_base = reach_address(&this->reach[transfer->buffer], transfer),
+			       .iov_len = transfer->bytes};
+	ssize_t got = process_vm_readv(peer->pid, &local, 1, &remote, 1, 0);
+	if (got != (ssize_t)transfer->bytes)
+		return rr_fail(RR_ERR_LINK, "reading %u bytes of rank %d's memory (process_vm_readv, pid %d): %s",
+			       transfer->bytes, this->link.peer, peer->pid, got < 0 ? strerror(errno) : "cut short");
+	this->fetched = true;
+	return RR_OK;
+}
+
+static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transfer, const void **data)
+{
+	struct link_shm *this = self(link);
+	const struct rr_data *line = &this->ring[this->serial % RR_RING_COUNT];
+
+	if (rr_observe64(&line->serial) != this->serial + 1) /* pairs with shm_commit() */
+		return RR_AGAIN;
+	if (line->op != transfer->op || line->order != transfer->order || line->slice != transfer->slice ||
+	    line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode)
+		return wrong_data(link, line, transfer);
+	switch (transfer->mode) {
+	case RR_MODE_SLOT:
+		if ((uint64_t)line->slot * RR_CACHE_LINE + line->bytes > this->shm->layout.link_bytes)
+			return wrong_data(link, line, transfer);
+		*data = this->slots + (uint64_t)line->slot * RR_CACHE_LINE;
+		return RR_OK;
+	case RR_MODE_SOURCE:
+		*data = reach_address(&this->reach[transfer->buffer], transfer);
+		return *data ? RR_OK : wrong_data(link, line, transfer);
+	case RR_MODE_WRITE:
+		*data = transfer->landing;
+		return RR_OK;
+	case RR_MODE_CMA:
+		return fetch(this, transfer, data);
+	}
+	return wrong_data(link, line, transfer);
+}
+
+static void shm_release(struct rr_link *link)
+{
+	struct link_shm *this = self(link);
+	const struct rr_data *line = &this->ring[this->serial % RR_RING_COUNT];
+
+	link->sent++;
+	link->bytes += line->bytes;
+	this->fetched = false;
+	this->serial++;
+	rr_publish64(&this->consumed->value, this->serial); /* pairs with shm_released() */
+	link->dirty = true;
+}
+
+/* ---- both ---- */
+
+static void shm_flush(struct rr_link *link)
+{
+	rr_shm_wake(self(link)->shm->peers[link->peer].page);
+}
+
+static void shm_close(struct rr_link *link)
+{
+	free(self(link)->bounce);
+	free(link);
+}
+
+static const struct rr_link_ops shm_ops = {
+	.transport = "shm",
+	.open_post = shm_open_post,
+	.open_peek = shm_open_peek,
+	.open_accept = shm_open_accept,
+	.reserve = shm_reserve,
+	.commit = shm_commit,
+	.abort = shm_abort,
+	.released = shm_released,
+	.peek = shm_peek,
+	.release = shm_release,
+	.flush = shm_flush,
+	.close = shm_close,
+};
+
+rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, uint64_t serial_start,
+			   struct rr_link **out)
+{
+	struct link_shm *this = calloc(1, sizeof(*this));
+	struct rr_page *sender = outgoing ? shm->page : shm->peers[peer].page;
+	struct rr_page *receiver = outgoing ? shm->peers[peer].page : shm->page;
+	uint32_t to = (uint32_t)(outgoing ? peer : shm->rank);
+	uint32_t from = (uint32_t)(outgoing ? shm->rank : peer);
+
+	if (!this)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a link to rank %d", peer);
+	this->link.ops = &shm_ops;
+	this->link.peer = peer;
+	this->link.cma = outgoing ? shm->peers[peer].cma_of_us : shm->peers[peer].cma;
+	this->shm = shm;
+	this->ring = rr_page_ring(sender, &shm->layout, to);
+	this->slots = rr_page_slots(sender, &shm->layout, to);
+	this->consumed = rr_page_consumed(receiver, &shm->layout, from);
+	this->serial = this->released_seen = serial_start;
+	if (!outgoing)
+		rr_note64(&this->consumed->value, serial_start);
+	*out = &this->link;
+	return RR_OK;
+}

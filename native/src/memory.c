@@ -1,0 +1,236 @@
+/* memory.c - memfd regions; see memory.h. */
+#define _GNU_SOURCE
+#include "memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "order.h"
+#include "status.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+#define PAGE_BYTES 4096ull
+#define HUGE_BYTES (2ull << 20) /* a region from this size on is aligned for huge pages */
+
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct rr_region *table; /* by ascending address */
+static size_t table_count, table_room;
+static uint32_t next_id = 1;
+static _Atomic uint64_t generation = 1;
+
+uint64_t rr_memory_generation(void)
+{
+	return rr_observe64(&generation);
+}
+
+static void generation_advance(void)
+{
+	atomic_fetch_add_explicit(&generation, 1, memory_order_acq_rel);
+}
+
+/* The last region that starts at or below address, or table_count. Under the lock. */
+static size_t table_at(const char *address)
+{
+	size_t low = 0, high = table_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		if (table[middle].address <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low ? low - 1 : table_count;
+}
+
+static rr_status table_insert(const struct rr_region *region)
+{
+	if (table_count == table_room) {
+		size_t room = table_room ? table_room * 2 : 64;
+		struct rr_region *larger = realloc(table, room * sizeof(*table));
+		if (!larger)
+			return rr_fail(RR_ERR_NO_MEMORY, "no memory for the table of %zu regions", room);
+		table = larger;
+		table_room = room;
+	}
+	size_t at = table_at(region->address);
+	at = at == table_count ? 0 : at + 1;
+	memmove(&table[at + 1], &table[at], (table_count - at) * sizeof(*table));
+	table[at] = *region;
+	table_count++;
+	return RR_OK;
+}
+
+/* Room of the size, aligned so that huge pages can serve it. */
+static char *reserve_addresses(uint64_t bytes)
+{
+	uint64_t align = bytes >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES;
+	char *room = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *start;
+
+	if (room == MAP_FAILED)
+		return NULL;
+	start = (char *)(((uintptr_t)room + align - 1) / align * align);
+	if (start > room)
+		munmap(room, (size_t)(start - room));
+	munmap(start + bytes, (size_t)(room + align - start));
+	return start;
+}
+
+static rr_status memfd_of(uint64_t bytes, int *out)
+{
+	int fd = memfd_create("rdmaring-memory", MFD_CLOEXEC);
+	int failed;
+
+	if (fd < 0)
+		return rr_fail(RR_ERR_NO_MEMORY, "memfd_create for %llu bytes: %s", (unsigned long long)bytes,
+			       strerror(errno));
+	failed = posix_fallocate(fd, 0, (off_t)bytes);
+	if (failed) {
+		close(fd);
+		rr_fail(RR_ERR_NO_MEMORY, "no room for %llu bytes of registered memory: %s",
+			(unsigned long long)bytes, strerror(failed));
+		strcpy(rr_error_here()->hint, "free memory, raise the cgroup's limit, or use ordinary arrays");
+		return RR_ERR_NO_MEMORY;
+	}
+	*out = fd;
+	return RR_OK;
+}
+
+static rr_status map_at(int fd, char *address, uint64_t bytes)
+{
+	if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+		return rr_fail(RR_ERR_NO_MEMORY, "cannot map %llu bytes: %s", (unsigned long long)bytes,
+			       strerror(errno));
+	madvise(address, bytes, MADV_HUGEPAGE);       /* where the kernel allows it for shared memory */
+	madvise(address, bytes, MADV_POPULATE_WRITE); /* an older kernel faults the pages in one by one */
+	return RR_OK;
+}
+
+rr_status rr_memory_alloc(uint64_t bytes, void **out)
+{
+	struct rr_region region = {.bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES};
+	rr_status status;
+
+	if (bytes == 0 || bytes > 1ull << 46)
+		return rr_fail(RR_ERR_ARGUMENT, "registered memory of %llu bytes: accepted are 1 to 2^46",
+			       (unsigned long long)bytes);
+	status = memfd_of(region.bytes, &region.fd);
+	if (status < 0)
+		return status;
+	region.address = reserve_addresses(region.bytes);
+	if (!region.address) {
+		status = rr_fail(RR_ERR_NO_MEMORY, "no addresses for %llu bytes", (unsigned long long)bytes);
+		goto close_fd;
+	}
+	status = map_at(region.fd, region.address, region.bytes);
+	if (status < 0)
+		goto unmap;
+	pthread_mutex_lock(&table_lock);
+	region.id = next_id++;
+	status = table_insert(&region);
+	pthread_mutex_unlock(&table_lock);
+	if (status < 0)
+		goto unmap;
+	generation_advance();
+	*out = region.address;
+	return RR_OK;
+
+unmap:
+	munmap(region.address, region.bytes);
+close_fd:
+	close(region.fd);
+	return status;
+}
+
+rr_status rr_memory_free(void *address)
+{
+	struct rr_region region = {0};
+
+	pthread_mutex_lock(&table_lock);
+	size_t at = table_at(address);
+	if (at < table_count && table[at].address == (char *)address) {
+		region = table[at];
+		memmove(&table[at], &table[at + 1], (table_count - at - 1) * sizeof(*table));
+		table_count--;
+	}
+	pthread_mutex_unlock(&table_lock);
+	if (!region.id)
+		return rr_fail(RR_ERR_ARGUMENT, "%p is not the start of registered memory", address);
+	generation_advance();
+	munmap(region.address, region.bytes);
+	close(region.fd);
+	return RR_OK;
+}
+
+bool rr_memory_find(const void *address, uint64_t bytes, struct rr_region *out)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&table_lock);
+	size_t at = table_at(address);
+	if (at < table_count) {
+		uint64_t offset = (uint64_t)((const char *)address - table[at].address);
+		found = offset <= table[at].bytes && bytes <= table[at].bytes - offset;
+		if (found)
+			*out = table[at];
+	}
+	pthread_mutex_unlock(&table_lock);
+	return found;
+}
+
+bool rr_memory_lives(uint32_t id)
+{
+	bool lives = false;
+
+	pthread_mutex_lock(&table_lock);
+	for (size_t i = 0; i < table_count && !lives; i++)
+		lives = table[i].id == id;
+	pthread_mutex_unlock(&table_lock);
+	return lives;
+}
+
+rr_status rr_memory_quarantine(uint32_t id)
+{
+	rr_status status = RR_OK;
+	int fd = -1;
+
+	pthread_mutex_lock(&table_lock);
+	for (size_t i = 0; i < table_count; i++) {
+		struct rr_region *region = &table[i];
+		if (region->id != id)
+			continue;
+		status = memfd_of(region->bytes, &fd);
+		if (status < 0)
+			break;
+		for (uint64_t done = 0; done < region->bytes;) {
+			ssize_t wrote = pwrite(fd, region->address + done, region->bytes - done, (off_t)done);
+			if (wrote <= 0) {
+				status = rr_fail(RR_ERR_NO_MEMORY, "cannot copy a region: %s", strerror(errno));
+				break;
+			}
+			done += (uint64_t)wrote;
+		}
+		if (status >= 0)
+			status = map_at(fd, region->address, region->bytes);
+		if (status < 0) {
+			close(fd);
+			break;
+		}
+		close(region->fd);
+		region->fd = fd;
+		region->id = next_id++;
+		break;
+	}
+	pthread_mutex_unlock(&table_lock);
+	generation_advance();
+	return status;
+}

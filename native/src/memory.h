@@ -1,0 +1,36 @@
+/*
+ * memory.h - registered memory of this process: memfd regions that peers map and use in place.
+ *
+ * Regions belong to the process, not to a communicator. A communicator announces a region to its
+ * peers (see shm.h) when an operation first uses it.
+ *
+ * Threads: all functions may be called from any thread.
+ */
+#ifndef RR_MEMORY_H
+#define RR_MEMORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "rdmaring.h"
+
+struct rr_region {
+	uint32_t id; /* never used twice in a process; 0 is no region */
+	int fd;
+	char *address;
+	uint64_t bytes; /* whole pages */
+};
+
+/* Changes whenever a region appears, goes, or gets fresh pages: places cached before are void then. */
+uint64_t rr_memory_generation(void);
+/* The region that holds all of [address, address + bytes). */
+bool rr_memory_find(const void *address, uint64_t bytes, struct rr_region *out);
+/* Whether the region still lives. */
+bool rr_memory_lives(uint32_t id);
+/*
+ * Fresh pages at the same address, with the same contents, under a new id: whoever still writes the
+ * old pages writes what nobody sees. For every unfinished operation's regions when it fails.
+ */
+rr_status rr_memory_quarantine(uint32_t id);
+
+#endif

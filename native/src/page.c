@@ -1,0 +1,71 @@
+/* page.c - layout of a segment, and descriptors as people read them. */
+#include "page.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "reduce.h"
+#include "status.h"
+
+#define PAGE_BYTES 4096u
+#define FNV_OFFSET 0xcbf29ce484222325ull
+#define FNV_PRIME 0x100000001b3ull
+
+static uint64_t align_up(uint64_t value, uint64_t to)
+{
+	return (value + to - 1) / to * to;
+}
+
+void rr_layout_set(struct rr_layout *layout, uint32_t world, uint64_t slot_bytes, uint32_t slot_count)
+{
+	layout->world = world;
+	layout->slot_bytes = slot_bytes;
+	layout->slot_count = slot_count;
+	layout->link_bytes = slot_bytes * slot_count;
+	layout->consumed = align_up(sizeof(struct rr_page), RR_CACHE_LINE);
+	layout->mailbox = layout->consumed + (uint64_t)world * sizeof(struct rr_line);
+	layout->mailbox_payload = layout->mailbox + 2 * sizeof(struct rr_mailbox_line);
+	layout->rings = layout->mailbox_payload + 2ull * RR_MAILBOX_BYTES;
+	layout->slots = align_up(layout->rings + (uint64_t)world * RR_RING_COUNT * sizeof(struct rr_data), PAGE_BYTES);
+	layout->bytes = align_up(layout->slots + (uint64_t)world * layout->link_bytes, PAGE_BYTES);
+}
+
+uint64_t rr_hash_bytes(const void *bytes, size_t size, uint64_t seed)
+{
+	const uint8_t *byte = bytes;
+	uint64_t hash = FNV_OFFSET ^ seed;
+
+	for (size_t i = 0; i < size; i++)
+		hash = (hash ^ byte[i]) * FNV_PRIME;
+	return hash;
+}
+
+uint64_t rr_descriptor_hash(const struct rr_descriptor *descriptor)
+{
+	size_t skip = sizeof(descriptor->hash);
+	uint64_t hash = rr_hash_bytes((const char *)descriptor + skip, sizeof(*descriptor) - skip, 0);
+
+	hash ^= hash >> 32 << 1; /* the mailbox tag carries the low half: let it depend on all bytes */
+	return hash ? hash : 1;
+}
+
+void rr_descriptor_text(const struct rr_descriptor *descriptor, char *text, size_t size)
+{
+	char reduction[96] = "";
+	char root[32] = "";
+
+	if (descriptor->collective == RR_ALL_REDUCE || descriptor->collective == RR_REDUCE_SCATTER ||
+	    descriptor->collective == RR_REDUCE)
+		snprintf(reduction, sizeof(reduction), ", %s, scale %g", rr_redop_name((rr_redop)descriptor->redop),
+			 descriptor->scale);
+	if (descriptor->root >= 0)
+		snprintf(root, sizeof(root), ", root %d", descriptor->root);
+	if (descriptor->collective == RR_BARRIER)
+		snprintf(text, size, "barrier");
+	else
+		snprintf(text, size, "%s of %llu %s elements%s%s, algorithm %.24s, %u round(s), slices of %llu bytes, chunks %08x",
+			 rr_collective_name(descriptor->collective), (unsigned long long)descriptor->count,
+			 rr_dtype_name((rr_dtype)descriptor->dtype), reduction, root, descriptor->algorithm,
+			 descriptor->round_count, (unsigned long long)descriptor->slice_bytes,
+			 (uint32_t)descriptor->chunks);
+}

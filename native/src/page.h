@@ -1,0 +1,131 @@
+/*
+ * page.h - the progress page: what a rank tells the world about itself, and where the rest of its
+ * segment lies.
+ *
+ * Each rank owns one segment (a memfd) a communicator; all ranks of the node map it. Its owner writes
+ * everything in it, except `bell` (any waker). A page outlives its owner as long as someone maps it.
+ *
+ *   offset (lines of 64 bytes)
+ *      0  identity        written once
+ *      1  state, doorbell
+ *      2  position        two stores a tiny operation, one a slice
+ *      3  entries[16]     op << 8 | index in descriptors
+ *      5  opens[16]       see wire.h
+ *     21  descriptors[64]
+ *         error           written before state says FAILED
+ *         consumed[world] per sender: transfers released by this rank, one line each
+ *         mailbox lines   two, alternating by mailbox serial; then two payload areas
+ *         rings           per receiver: DATA lines
+ *         slots           per receiver, on page boundaries
+ */
+#ifndef RR_PAGE_H
+#define RR_PAGE_H
+
+#include <stdalign.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rdmaring.h"
+#include "wire.h"
+
+#define RR_PAGE_MAGIC 0x45474150474e5252ull /* "RRNGPAGE" */
+#define RR_PAGE_VERSION 1u                   /* raise on any change to this picture */
+#define RR_ENTRY_COUNT 16u                   /* operations back that can be told apart */
+#define RR_DESCRIPTOR_COUNT 64u              /* fits the low byte of an entry */
+#define RR_MAILBOX_LINE_BYTES 56u            /* payload beside the tag */
+#define RR_MAILBOX_BYTES 16384u              /* the largest tiny message */
+#define RR_RING_COUNT 64u                    /* DATA lines a link */
+
+_Static_assert(RR_DESCRIPTOR_COUNT <= 256, "an entry has a byte for the descriptor");
+
+enum rr_page_state { RR_PAGE_SETUP = 0, RR_PAGE_RUNNING = 1, RR_PAGE_FAILED = 2, RR_PAGE_CLOSED = 3 };
+
+struct rr_mailbox_line {
+	alignas(RR_CACHE_LINE) _Atomic uint64_t tag; /* serial << 32 | descriptor hash; last */
+	uint8_t payload[RR_MAILBOX_LINE_BYTES];
+};
+_Static_assert(sizeof(struct rr_mailbox_line) == 64, "payload and tag travel in one line");
+
+struct rr_line {
+	alignas(RR_CACHE_LINE) _Atomic uint64_t value;
+};
+_Static_assert(sizeof(struct rr_line) == 64, "counters of different writers share no line");
+
+struct rr_page {
+	alignas(RR_CACHE_LINE) uint64_t magic;
+	uint32_t version;
+	uint32_t world;
+	uint32_t rank;
+	int32_t pid;
+	uint64_t start_time; /* of the process, in clock ticks since boot */
+	uint8_t token[16];   /* told over the rendezvous: who maps this page proves the same node */
+	uint64_t created_ns;
+
+	alignas(RR_CACHE_LINE) _Atomic uint32_t state; /* enum rr_page_state */
+	_Atomic uint32_t bell;                          /* futex word of the sleeping owner */
+	_Atomic uint32_t sleeping;
+
+	alignas(RR_CACHE_LINE) _Atomic uint64_t op_done; /* the last finished operation; ops count from 1 */
+	_Atomic uint64_t position;                        /* row << 32 | slice of the operation in flight */
+	_Atomic uint64_t waiting_since_ns;                /* 0: not waiting */
+
+	alignas(RR_CACHE_LINE) _Atomic uint64_t entries[RR_ENTRY_COUNT];
+	struct rr_open opens[RR_ENTRY_COUNT];
+	alignas(RR_CACHE_LINE) struct rr_descriptor descriptors[RR_DESCRIPTOR_COUNT];
+	rr_error error;
+};
+_Static_assert(offsetof(struct rr_page, state) == 64, "identity is one line");
+_Static_assert(offsetof(struct rr_page, op_done) == 128, "the doorbell is one line");
+_Static_assert(offsetof(struct rr_page, entries) == 192, "position is one line");
+_Static_assert(offsetof(struct rr_page, opens) == 320, "sixteen entries are two lines");
+
+/* Where things lie in a segment; the same for all ranks of a communicator. */
+struct rr_layout {
+	uint32_t world;
+	uint32_t slot_count;
+	uint64_t slot_bytes;
+	uint64_t link_bytes; /* slots of one link */
+	uint64_t consumed, mailbox, mailbox_payload, rings, slots; /* offsets */
+	uint64_t bytes;                                             /* of the whole segment */
+};
+
+void rr_layout_set(struct rr_layout *layout, uint32_t world, uint64_t slot_bytes, uint32_t slot_count);
+
+static inline struct rr_line *rr_page_consumed(struct rr_page *page, const struct rr_layout *layout, uint32_t sender)
+{
+	return (struct rr_line *)((char *)page + layout->consumed) + sender;
+}
+
+static inline struct rr_mailbox_line *rr_page_mailbox(struct rr_page *page, const struct rr_layout *layout)
+{
+	return (struct rr_mailbox_line *)((char *)page + layout->mailbox);
+}
+
+static inline uint8_t *rr_page_mailbox_payload(struct rr_page *page, const struct rr_layout *layout, uint32_t which)
+{
+	return (uint8_t *)page + layout->mailbox_payload + (uint64_t)which * RR_MAILBOX_BYTES;
+}
+
+static inline struct rr_data *rr_page_ring(struct rr_page *page, const struct rr_layout *layout, uint32_t receiver)
+{
+	return (struct rr_data *)((char *)page + layout->rings) + (uint64_t)receiver * RR_RING_COUNT;
+}
+
+static inline uint8_t *rr_page_slots(struct rr_page *page, const struct rr_layout *layout, uint32_t receiver)
+{
+	return (uint8_t *)page + layout->slots + (uint64_t)receiver * layout->link_bytes;
+}
+
+/* An entry tells op and descriptor by one store. */
+static inline uint64_t rr_entry(uint64_t op, uint32_t descriptor)
+{
+	return op << 8 | descriptor;
+}
+
+/* One line for people: "all_reduce of 1048576 float32 elements, sum, algorithm ring". */
+void rr_descriptor_text(const struct rr_descriptor *descriptor, char *text, size_t size);
+/* FNV-1a over the bytes after the hash; never 0. */
+uint64_t rr_descriptor_hash(const struct rr_descriptor *descriptor);
+uint64_t rr_hash_bytes(const void *bytes, size_t size, uint64_t seed);
+
+#endif

@@ -1,0 +1,195 @@
+/*
+ * reduce_kernels.inc.h - one pass over memory for each dtype and operation, made from the operations on
+ * one register. Included by each level's file after its reduce_ops_*.h and with RR_TABLE defined.
+ *
+ * Positions are in bytes. Everything a turn needs is loaded before anything is stored, so a destination
+ * may be a source, and no pointer is called `restrict`. What does not fill a last register is combined
+ * as the register that ends with the vector, loaded before the loop may overwrite a source of it.
+ *
+ * The counts of sources and destinations that collectives use most have loops of their own, every
+ * pointer in a register: going through arrays of pointers, or by blocks through a buffer, is slower.
+ */
+
+#define RR_FIXED_MAX 8u    /* sources, or destinations, of a loop of its own */
+#define RR_TURN_REGISTERS 4u /* in a turn of the loop for any counts, to spread the loads of pointers */
+#define RR_SHAPE(src_count, dst_count) ((uint64_t)(src_count) << 32 | (dst_count))
+
+#if defined(__clang__)
+#define RR_UNROLL _Pragma("unroll")
+#else
+#define RR_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+/* `registers` at a time; inlined, so constant counts leave neither loop nor array. */
+#define RR_DEFINE_TURN(dtype, op)                                                                 \
+	RR_INLINE void dtype##_##op##_take(dtype##_v *acc, uint32_t registers,                    \
+					   const void *const *src, uint32_t src_count,            \
+					   size_t at, dtype##_v factor)                           \
+	{                                                                                         \
+		const unsigned char *from = (const unsigned char *)src[0] + at;                   \
+                                                                                                  \
+		RR_UNROLL for (uint32_t r = 0; r < registers; r++)                                \
+			acc[r] = dtype##_load(from + r * dtype##_step);                           \
+		for (uint32_t s = 1; s < src_count; s++) {                                        \
+			from = (const unsigned char *)src[s] + at;                                \
+			RR_UNROLL for (uint32_t r = 0; r < registers; r++)                        \
+				acc[r] = dtype##_##op(acc[r], dtype##_load(from + r * dtype##_step)); \
+		}                                                                                 \
+		RR_UNROLL for (uint32_t r = 0; r < registers; r++)                                \
+			acc[r] = dtype##_scale(acc[r], factor);                                   \
+	}                                                                                         \
+	RR_INLINE void dtype##_##op##_put(const dtype##_v *acc, uint32_t registers,               \
+					  void *const *dst, uint32_t dst_count, size_t at)        \
+	{                                                                                         \
+		for (uint32_t d = 0; d < dst_count; d++) {                                        \
+			unsigned char *to = (unsigned char *)dst[d] + at;                         \
+                                                                                                  \
+			RR_UNROLL for (uint32_t r = 0; r < registers; r++)                        \
+				dtype##_store(to + r * dtype##_step, acc[r]);                     \
+		}                                                                                 \
+	}
+
+/* At least one register. turn is how many a turn takes while that many are left. */
+#define RR_DEFINE_LOOP(dtype, op)                                                                 \
+	RR_INLINE void dtype##_##op##_loop(const struct rr_combine *combine, size_t bytes,        \
+					   const void *const *src, uint32_t src_count,            \
+					   void *const *dst, uint32_t dst_count, uint32_t turn)   \
+	{                                                                                         \
+		dtype##_v factor = dtype##_factor(combine);                                       \
+		size_t end = bytes - dtype##_step, at = 0;                                        \
+		dtype##_v acc[RR_TURN_REGISTERS], last[1];                                        \
+                                                                                                  \
+		dtype##_##op##_take(last, 1, src, src_count, end, factor);                        \
+		if (turn > 1) {                                                                   \
+			for (; bytes - at >= turn * dtype##_step; at += turn * dtype##_step) {    \
+				dtype##_##op##_take(acc, turn, src, src_count, at, factor);       \
+				dtype##_##op##_put(acc, turn, dst, dst_count, at);                \
+			}                                                                         \
+		}                                                                                 \
+		for (; at < end; at += dtype##_step) {                                            \
+			dtype##_##op##_take(acc, 1, src, src_count, at, factor);                  \
+			dtype##_##op##_put(acc, 1, dst, dst_count, at);                           \
+		}                                                                                 \
+		dtype##_##op##_put(last, 1, dst, dst_count, end);                                 \
+	}                                                                                         \
+	/* The same with constant counts. */                                                      \
+	RR_INLINE void dtype##_##op##_fixed(const struct rr_combine *combine, size_t bytes,       \
+					    uint32_t src_count, uint32_t dst_count)               \
+	{                                                                                         \
+		const void *src[RR_FIXED_MAX];                                                    \
+		void *dst[RR_FIXED_MAX];                                                          \
+                                                                                                  \
+		for (uint32_t s = 0; s < src_count; s++)                                          \
+			src[s] = combine->src[s];                                                 \
+		for (uint32_t d = 0; d < dst_count; d++)                                          \
+			dst[d] = combine->dst[d];                                                 \
+		dtype##_##op##_loop(combine, bytes, src, src_count, dst, dst_count, 1);           \
+	}
+
+/* Fewer bytes than a register. */
+#if RR_VECTOR_BYTES > 0
+#define RR_DEFINE_PART(dtype, op)                                                                 \
+	RR_KERNEL void dtype##_##op##_part(const struct rr_combine *combine, size_t bytes)        \
+	{                                                                                         \
+		dtype##_v acc = dtype##_load_part(combine->src[0], bytes);                        \
+                                                                                                  \
+		for (uint32_t s = 1; s < combine->src_count; s++)                                 \
+			acc = dtype##_##op(acc, dtype##_load_part(combine->src[s], bytes));       \
+		acc = dtype##_scale(acc, dtype##_factor(combine));                                \
+		for (uint32_t d = 0; d < combine->dst_count; d++)                                 \
+			dtype##_store_part(combine->dst[d], acc, bytes);                          \
+	}
+#else
+#define RR_DEFINE_PART(dtype, op)                                                                 \
+	RR_INLINE void dtype##_##op##_part(const struct rr_combine *combine, size_t bytes)        \
+	{                                                                                         \
+		(void)combine; /* one element fills a register: nothing is left */                \
+		(void)bytes;                                                                      \
+	}
+#endif
+
+#define RR_DEFINE_COMBINE(dtype, op)                                                              \
+	RR_DEFINE_TURN(dtype, op)                                                                 \
+	RR_DEFINE_LOOP(dtype, op)                                                                 \
+	RR_DEFINE_PART(dtype, op)                                                                 \
+	RR_KERNEL void dtype##_##op##_pass(const struct rr_combine *combine)                       \
+	{                                                                                         \
+		size_t bytes = combine->count * dtype##_element;                                  \
+                                                                                                  \
+		if (combine->src_count == 1 && !(dtype##_scales && combine->post)) {              \
+			rr_combine_copy(combine, bytes);                                          \
+			return;                                                                   \
+		}                                                                                 \
+		if (bytes < dtype##_step) {                                                       \
+			dtype##_##op##_part(combine, bytes);                                      \
+			return;                                                                   \
+		}                                                                                 \
+		switch (RR_SHAPE(combine->src_count, combine->dst_count)) {                       \
+		case RR_SHAPE(2, 1): dtype##_##op##_fixed(combine, bytes, 2, 1); return;          \
+		case RR_SHAPE(2, 2): dtype##_##op##_fixed(combine, bytes, 2, 2); return;          \
+		case RR_SHAPE(3, 1): dtype##_##op##_fixed(combine, bytes, 3, 1); return;          \
+		case RR_SHAPE(3, 3): dtype##_##op##_fixed(combine, bytes, 3, 3); return;          \
+		case RR_SHAPE(4, 1): dtype##_##op##_fixed(combine, bytes, 4, 1); return;          \
+		case RR_SHAPE(4, 4): dtype##_##op##_fixed(combine, bytes, 4, 4); return;          \
+		case RR_SHAPE(8, 1): dtype##_##op##_fixed(combine, bytes, 8, 1); return;          \
+		case RR_SHAPE(8, 8): dtype##_##op##_fixed(combine, bytes, 8, 8); return;          \
+		}                                                                                 \
+		dtype##_##op##_loop(combine, bytes, combine->src, combine->src_count,             \
+				    combine->dst, combine->dst_count, RR_TURN_REGISTERS);         \
+	}
+
+/* Bytes of an element; whether the post-operation exists. */
+enum {
+	f32_element = 4, f64_element = 8, f16_element = 2, bf16_element = 2,
+	i8_element = 1, i16_element = 2, i32_element = 4, i64_element = 8,
+	u8_element = 1, u16_element = 2, u32_element = 4, u64_element = 8,
+	f32_scales = 1, f64_scales = 1, f16_scales = 1, bf16_scales = 1,
+	i8_scales = 0, i16_scales = 0, i32_scales = 0, i64_scales = 0,
+	u8_scales = 0, u16_scales = 0, u32_scales = 0, u64_scales = 0
+};
+
+#define RR_DEFINE_ARITHMETIC(dtype) RR_DEFINE_COMBINE(dtype, sum) RR_DEFINE_COMBINE(dtype, prod)
+#define RR_DEFINE_ORDER(dtype) RR_DEFINE_COMBINE(dtype, min) RR_DEFINE_COMBINE(dtype, max)
+
+RR_DEFINE_ARITHMETIC(f32)
+RR_DEFINE_ARITHMETIC(f64)
+RR_DEFINE_ARITHMETIC(f16)
+RR_DEFINE_ARITHMETIC(bf16)
+RR_DEFINE_ARITHMETIC(u8)
+RR_DEFINE_ARITHMETIC(u16)
+RR_DEFINE_ARITHMETIC(u32)
+RR_DEFINE_ARITHMETIC(u64)
+RR_DEFINE_ORDER(f32)
+RR_DEFINE_ORDER(f64)
+RR_DEFINE_ORDER(f16)
+RR_DEFINE_ORDER(bf16)
+RR_DEFINE_ORDER(i8)
+RR_DEFINE_ORDER(i16)
+RR_DEFINE_ORDER(i32)
+RR_DEFINE_ORDER(i64)
+RR_DEFINE_ORDER(u8)
+RR_DEFINE_ORDER(u16)
+RR_DEFINE_ORDER(u32)
+RR_DEFINE_ORDER(u64)
+
+/* Sums and products of signed integers have the bits of the unsigned ones. */
+#define RR_TABLE_ROW(arithmetic, order)                                                           \
+	{                                                                                         \
+		[RR_SUM] = arithmetic##_sum_pass, [RR_PROD] = arithmetic##_prod_pass,             \
+		[RR_MIN] = order##_min_pass, [RR_MAX] = order##_max_pass                                \
+	}
+
+const rr_combine_table RR_TABLE = {
+	[RR_FLOAT32] = RR_TABLE_ROW(f32, f32),
+	[RR_FLOAT64] = RR_TABLE_ROW(f64, f64),
+	[RR_FLOAT16] = RR_TABLE_ROW(f16, f16),
+	[RR_BFLOAT16] = RR_TABLE_ROW(bf16, bf16),
+	[RR_INT8] = RR_TABLE_ROW(u8, i8),
+	[RR_INT16] = RR_TABLE_ROW(u16, i16),
+	[RR_INT32] = RR_TABLE_ROW(u32, i32),
+	[RR_INT64] = RR_TABLE_ROW(u64, i64),
+	[RR_UINT8] = RR_TABLE_ROW(u8, u8),
+	[RR_UINT16] = RR_TABLE_ROW(u16, u16),
+	[RR_UINT32] = RR_TABLE_ROW(u32, u32),
+	[RR_UINT64] = RR_TABLE_ROW(u64, u64),
+};

@@ -1,0 +1,83 @@
+/*
+ * rows.h - one rank's table of a schedule: decoded, bounds checked, ready to be walked.
+ *
+ * The bytes are written by rdmaring/schedule/encode.py; docs/ALGORITHMS.md describes them. Nothing
+ * from outside is believed: every index is checked here, once, so that the engine need not.
+ */
+#ifndef RR_ROWS_H
+#define RR_ROWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rdmaring.h"
+#include "wire.h"
+
+#define RR_RANK_MAGIC 0x31535252u /* "RRS1" */
+#define RR_FILE_MAGIC 0x46535252u /* "RRSF" */
+#define RR_ROWS_VERSION 1u
+#define RR_WORLD_MAX 65536u
+#define RR_TABLE_MAX (1u << 24) /* rows, receives, sends or dependencies of one rank */
+
+enum rr_action { RR_ACTION_NONE = 0, RR_ACTION_COPY = 1, RR_ACTION_REDUCE = 2 };
+
+enum rr_row_flag {
+	RR_ROW_FIRST = 1,  /* the operand is the user's input */
+	RR_ROW_LAST = 2,   /* the post-operation applies here */
+	RR_ROW_TRANSIT = 4 /* dst is read by nothing but this row's sends */
+};
+
+enum rr_after_kind { RR_AFTER_DONE = 0, RR_AFTER_RELEASED = 1 };
+
+struct rr_receive {
+	int32_t peer;
+	int32_t source; /* the sender's buffer */
+	uint32_t order; /* this is the order-th receive from that peer; set here */
+};
+
+struct rr_send {
+	int32_t peer;
+	int32_t lands;  /* the receiver's buffer if its row only lands the bytes, else -1 */
+	uint32_t order; /* this is the order-th send to that peer; set here */
+};
+
+struct rr_after {
+	int32_t row; /* an earlier one */
+	int32_t kind;
+};
+
+struct rr_row {
+	int32_t step;
+	int32_t buffer;
+	int32_t chunk_begin, chunk_end;
+	int32_t cell;
+	int32_t action;
+	int32_t operand_buffer; /* -1: none */
+	int32_t operand_cell;
+	int32_t operand_at; /* place of the operand among the sources */
+	int32_t flags;
+	int32_t receive_begin, receive_end;
+	int32_t send_begin, send_end;
+	int32_t after_begin, after_end;
+};
+
+struct rr_schedule {
+	int32_t collective;
+	uint32_t world, rank;
+	uint32_t chunk_count, step_count, cell_count, window;
+	int32_t root; /* -1: none */
+	uint64_t identity;
+	uint32_t row_count, receive_count, send_count, after_count;
+	struct rr_row *rows;
+	struct rr_receive *receives;
+	struct rr_send *sends;
+	struct rr_after *afters;
+	uint32_t *sends_to;      /* [world] sends of one run to each peer */
+	uint32_t *receives_from; /* [world] */
+};
+
+/* A deep copy; the caller frees it by rr_schedule_free(). NULL without memory. */
+struct rr_schedule *rr_schedule_copy(const struct rr_schedule *schedule);
+
+#endif

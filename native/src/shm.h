@@ -1,0 +1,73 @@
+/*
+ * shm.h - the ranks of one node that can map each other's memory.
+ *
+ * Every rank's segment is mapped by all; a unix socket joins each pair and carries descriptors of
+ * registered memory; a pidfd tells of a peer's death. Links and mailboxes work on these mappings.
+ *
+ * Threads: the driver of the communicator only, but rr_shm_wake() of any page.
+ */
+#ifndef RR_SHM_H
+#define RR_SHM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory.h"
+#include "page.h"
+#include "rdmaring.h"
+
+/* A peer's registered region as this process sees it. */
+struct rr_mapping {
+	uint32_t id;
+	char *address;
+	uint64_t bytes;
+};
+
+struct rr_shm_peer {
+	struct rr_page *page;
+	int socket; /* SOCK_SEQPACKET; -1 for oneself */
+	int pidfd;  /* -1 where the kernel has none */
+	int32_t pid; /* as seen from this process */
+	bool cma;    /* we may read the peer's ordinary memory */
+	bool cma_of_us; /* the peer may read ours */
+	int cma_errno;
+	struct rr_mapping *mappings;
+	uint32_t mapping_count, mapping_room;
+};
+
+struct rr_shm {
+	int32_t rank, world;
+	struct rr_layout layout;
+	struct rr_page *page; /* our own */
+	int memfd;
+	bool cma_wanted;
+	struct rr_shm_peer *peers; /* [world] */
+	uint32_t *announced;       /* ids of regions that the peers were told of */
+	uint32_t announced_count, announced_room;
+	uint64_t seen_generation;
+	uint64_t open_limit; /* OPENs below this do not overwrite one that a peer may still read */
+};
+
+rr_status rr_shm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, void *user,
+			const rr_options *options, struct rr_shm *shm);
+/* Unmaps everything; goes on after a failure. The page must say CLOSED or FAILED before. */
+void rr_shm_close(struct rr_shm *shm);
+
+/* Let the peers map a region of ours. RR_AGAIN: a peer's socket is full, try later. */
+rr_status rr_shm_announce(struct rr_shm *shm, const struct rr_region *region);
+/* A region that a peer announced. */
+rr_status rr_shm_mapping(struct rr_shm *shm, int32_t peer, uint32_t id, struct rr_mapping *out);
+/* Read what the peers' sockets hold; the number of a dead peer, or -1. A closed peer is not dead. */
+int32_t rr_shm_look(struct rr_shm *shm);
+
+/* Wake the owner of a page if it sleeps. After something was published for it. */
+void rr_shm_wake(struct rr_page *page);
+
+/* Sockets of a pair: see shm_socket.c. */
+int rr_shm_listen(const char *name, int backlog);
+int rr_shm_connect(const char *name);
+rr_status rr_shm_send(int socket, const void *message, size_t bytes, int fd);
+/* Up to `bytes`; *fd is -1 where none came. RR_AGAIN: nothing there. RR_ERR_LINK: the peer has gone. */
+rr_status rr_shm_receive(int socket, void *message, size_t bytes, size_t *got, int *fd);
+
+#endif
