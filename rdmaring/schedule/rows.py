@@ -114,6 +114,12 @@ class Row:
         return len(self.receives) + (self.operand is not None)
 
     @property
+    def cells(self) -> frozenset[int]:
+        """The cells of scratch that the row touches."""
+        dst = {self.cell} if self.buffer is Buffer.SCRATCH else set()
+        return frozenset(dst | ({self.operand_cell} if self.operand is Buffer.SCRATCH else set()))
+
+    @property
     def send_step(self) -> int:
         """The step in which dst travels: what was received in one step can be sent in the next."""
         return self.step + 1 if self.receives else self.step
