@@ -27,16 +27,15 @@
 
 struct rr_link;
 
-/* One slice on its way. `local` and `remote` are in vector coordinates already added to a base. */
+/* One slice on its way. */
 struct rr_transfer {
 	uint64_t op;
 	uint32_t order;
 	uint32_t slice;
 	uint32_t bytes;
 	enum rr_mode mode;
-	const void *source;  /* sender: where the bytes are, for SOURCE and CMA */
-	void *landing;       /* receiver: where the bytes go if the row only lands them, else NULL */
-	uint64_t coordinate; /* byte offset in the buffer's coordinates */
+	void *landing;            /* receiver: where the bytes go if the row only lands them, else NULL */
+	uint64_t coordinate;      /* sender: byte offset in `buffer` */
 	enum rr_buffer_id buffer; /* SLOT: unused; SOURCE, CMA: the sender's; WRITE: the receiver's */
 };
 
@@ -57,7 +56,7 @@ struct rr_link_ops {
 	rr_status (*reserve)(struct rr_link *out, const struct rr_transfer *transfer, void **place);
 	void (*commit)(struct rr_link *out, const struct rr_transfer *transfer);
 	void (*abort)(struct rr_link *out);
-	/* Transfers sent before this number will not be looked at again by the receiver. */
+	/* How many transfers the receiver is done with; counted as `sent` below. */
 	uint64_t (*released)(struct rr_link *out);
 
 	/* RR_AGAIN: not here yet. The same transfer may be peeked again until it is released. */
@@ -75,10 +74,9 @@ struct rr_link {
 	int32_t peer;
 	bool cma; /* the receiver may read the sender's ordinary memory */
 	bool dirty; /* something was committed, released or opened since the last flush */
-	uint64_t sent;     /* transfers committed, or peeked and released */
-	uint64_t bytes;    /* their payload */
-	uint64_t bytes_at_start; /* of the operation in flight */
-	uint64_t sent_at_start;
+	bool held;  /* the receiver may still read the sender's memory: wait for its releases */
+	uint64_t sent;  /* transfers committed (out) or released (in), since the link was opened */
+	uint64_t bytes; /* their payload */
 };
 
 /* The mode of a transfer, from what both ends know. `lands`: the receiver's row only lands the bytes. */

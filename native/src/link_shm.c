@@ -34,6 +34,7 @@ struct link_shm {
 	uint8_t *slots;
 	struct rr_line *consumed;
 	uint64_t serial;        /* next transfer */
+	uint64_t serial_start;  /* of the first transfer */
 	struct reach reach[RR_BUFFER_COUNT];
 	/* sender */
 	uint64_t released_seen; /* the receiver's counter when last looked at */
@@ -119,11 +120,11 @@ static rr_status shm_open_accept(struct rr_link *link, const struct rr_open *ope
 }
 
 /* The peer's memory for a transfer, or NULL if it would lie outside what the peer registered. */
-static void *reach_address(const struct reach *reach, const struct rr_transfer *transfer)
+static void *reach_address(const struct reach *reach, uint64_t coordinate, uint32_t bytes)
 {
-	uint64_t address = reach->zero + transfer->coordinate;
+	uint64_t address = reach->zero + coordinate;
 
-	if (address < reach->low || address > reach->high || transfer->bytes > reach->high - address)
+	if (address < reach->low || address > reach->high || bytes > reach->high - address)
 		return NULL;
 	return (void *)(uintptr_t)address;
 }
@@ -139,7 +140,7 @@ static uint64_t shm_released(struct rr_link *link)
 		this->room_begin = this->room_after[(released - 1) % RR_RING_COUNT];
 		this->released_seen = released;
 	}
-	return released;
+	return released - this->serial_start;
 }
 
 /* Room for one piece of payload; a piece does not wrap, so the ring's end may stay unused. */
@@ -150,15 +151,14 @@ static bool take_room(struct link_shm *this, uint32_t bytes)
 	uint64_t begin = this->room_end == this->room_begin ? 0 : this->room_end % whole;
 	uint64_t skip = 0;
 
-	if (this->room_end == this->room_begin) /* empty: start again at the warm front of the ring */
-		skip = (whole - this->room_end % whole) % whole;
-	else if (begin + piece > whole) {
+	if (this->room_end == this->room_begin) { /* empty: start again at the warm front of the ring */
+		this->room_end += (whole - this->room_end % whole) % whole;
+		this->room_begin = this->room_end;
+	} else if (begin + piece > whole) {
 		skip = whole - begin;
 		begin = 0;
 	}
-	if (this->room_end == this->room_begin)
-		this->room_begin += skip;
-	else if (this->room_end + skip + piece - this->room_begin > whole)
+	if (this->room_end + skip + piece - this->room_begin > whole)
 		return false;
 	this->reserved_slot = (uint32_t)(begin / RR_CACHE_LINE);
 	this->reserved_end = this->room_end + skip + piece;
@@ -169,9 +169,11 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 {
 	struct link_shm *this = self(link);
 
-	if (this->serial - this->released_seen >= RR_RING_COUNT &&
-	    this->serial - shm_released(link) >= RR_RING_COUNT)
-		return RR_AGAIN;
+	if (this->serial - this->released_seen >= RR_RING_COUNT) {
+		shm_released(link);
+		if (this->serial - this->released_seen >= RR_RING_COUNT)
+			return RR_AGAIN;
+	}
 	this->reserved_end = this->room_end;
 	switch (transfer->mode) {
 	case RR_MODE_SOURCE:
@@ -179,7 +181,7 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 		*place = NULL;
 		return RR_OK;
 	case RR_MODE_WRITE:
-		*place = reach_address(&this->reach[transfer->buffer], transfer);
+		*place = reach_address(&this->reach[transfer->buffer], transfer->coordinate, transfer->bytes);
 		if (!*place)
 			return rr_fail(RR_ERR_PROTOCOL, "rank %d granted less memory than the operation writes", link->peer);
 		return RR_OK;
@@ -208,6 +210,7 @@ static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->bytes = transfer->bytes;
 	line->mode = transfer->mode;
 	line->slot = this->reserved_slot;
+	line->coordinate = transfer->coordinate;
 	this->serial++;
 	rr_publish64(&line->serial, this->serial); /* pairs with shm_peek() */
 	link->sent++;
@@ -233,7 +236,7 @@ static rr_status wrong_data(const struct rr_link *link, const struct rr_data *li
 }
 
 /* Have the kernel copy the slice, straight to where it lands if it only lands. */
-static rr_status fetch(struct link_shm *this, const struct rr_transfer *transfer, const void **data)
+static rr_status fetch(struct link_shm *this, const struct rr_transfer *transfer, uint64_t coordinate, const void **data)
 {
 	const struct rr_shm_peer *peer = &this->shm->peers[this->link.peer];
 	void *to = transfer->landing;
@@ -247,7 +250,7 @@ static rr_status fetch(struct link_shm *this, const struct rr_transfer *transfer
 	if (this->fetched)
 		return RR_OK;
 	struct iovec local = {.iov_base = to, .iov_len = transfer->bytes};
-	struct iovec remote = {.iov_base = reach_address(&this->reach[transfer->buffer], transfer),
+	struct iovec remote = {.iov_base = reach_address(&this->reach[transfer->buffer], coordinate, transfer->bytes),
 			       .iov_len = transfer->bytes};
 	ssize_t got = process_vm_readv(peer->pid, &local, 1, &remote, 1, 0);
 	if (got != (ssize_t)transfer->bytes)
@@ -274,13 +277,13 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 		*data = this->slots + (uint64_t)line->slot * RR_CACHE_LINE;
 		return RR_OK;
 	case RR_MODE_SOURCE:
-		*data = reach_address(&this->reach[transfer->buffer], transfer);
+		*data = reach_address(&this->reach[transfer->buffer], line->coordinate, line->bytes);
 		return *data ? RR_OK : wrong_data(link, line, transfer);
 	case RR_MODE_WRITE:
 		*data = transfer->landing;
 		return RR_OK;
 	case RR_MODE_CMA:
-		return fetch(this, transfer, data);
+		return fetch(this, transfer, line->coordinate, data);
 	}
 	return wrong_data(link, line, transfer);
 }
@@ -344,7 +347,9 @@ rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, uint
 	this->ring = rr_page_ring(sender, &shm->layout, to);
 	this->slots = rr_page_slots(sender, &shm->layout, to);
 	this->consumed = rr_page_consumed(receiver, &shm->layout, from);
-	this->serial = this->released_seen = serial_start;
+	this->serial_start = serial_start;
+	this->serial = serial_start;
+	this->released_seen = serial_start;
 	if (!outgoing)
 		rr_note64(&this->consumed->value, serial_start);
 	*out = &this->link;

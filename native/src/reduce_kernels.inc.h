@@ -10,8 +10,11 @@
  * pointer in a register: going through arrays of pointers, or by blocks through a buffer, is slower.
  */
 
-#define RR_FIXED_MAX 8u    /* sources, or destinations, of a loop of its own */
-#define RR_TURN_REGISTERS 4u /* in a turn of the loop for any counts, to spread the loads of pointers */
+#define RR_FIXED_MAX 8u /* sources, or destinations, of a loop of its own */
+/* Registers a turn: for constant counts; for others, where a pointer is loaded each time it is used. */
+#define RR_TURN_FIXED (RR_VECTOR_BYTES > 0 ? 2u : 1u)
+#define RR_TURN_ANY (RR_VECTOR_BYTES > 0 ? 4u : 1u)
+#define RR_TURN_MAX 4u
 #define RR_SHAPE(src_count, dst_count) ((uint64_t)(src_count) << 32 | (dst_count))
 
 #if defined(__clang__)
@@ -49,28 +52,22 @@
 		}                                                                                 \
 	}
 
-/* At least one register. turn is how many a turn takes while that many are left. */
+/* By turns of `turn` registers; bytes holds at least one turn. */
 #define RR_DEFINE_LOOP(dtype, op)                                                                 \
 	RR_INLINE void dtype##_##op##_loop(const struct rr_combine *combine, size_t bytes,        \
 					   const void *const *src, uint32_t src_count,            \
 					   void *const *dst, uint32_t dst_count, uint32_t turn)   \
 	{                                                                                         \
 		dtype##_v factor = dtype##_factor(combine);                                       \
-		size_t end = bytes - dtype##_step, at = 0;                                        \
-		dtype##_v acc[RR_TURN_REGISTERS], last[1];                                        \
+		dtype##_v acc[RR_TURN_MAX], last[RR_TURN_MAX];                                    \
+		size_t step = (size_t)turn * dtype##_step, end = bytes - step;                    \
                                                                                                   \
-		dtype##_##op##_take(last, 1, src, src_count, end, factor);                        \
-		if (turn > 1) {                                                                   \
-			for (; bytes - at >= turn * dtype##_step; at += turn * dtype##_step) {    \
-				dtype##_##op##_take(acc, turn, src, src_count, at, factor);       \
-				dtype##_##op##_put(acc, turn, dst, dst_count, at);                \
-			}                                                                         \
+		dtype##_##op##_take(last, turn, src, src_count, end, factor);                     \
+		for (size_t at = 0; at < end; at += step) {                                       \
+			dtype##_##op##_take(acc, turn, src, src_count, at, factor);               \
+			dtype##_##op##_put(acc, turn, dst, dst_count, at);                        \
 		}                                                                                 \
-		for (; at < end; at += dtype##_step) {                                            \
-			dtype##_##op##_take(acc, 1, src, src_count, at, factor);                  \
-			dtype##_##op##_put(acc, 1, dst, dst_count, at);                           \
-		}                                                                                 \
-		dtype##_##op##_put(last, 1, dst, dst_count, end);                                 \
+		dtype##_##op##_put(last, turn, dst, dst_count, end);                              \
 	}                                                                                         \
 	/* The same with constant counts. */                                                      \
 	RR_INLINE void dtype##_##op##_fixed(const struct rr_combine *combine, size_t bytes,       \
@@ -83,7 +80,13 @@
 			src[s] = combine->src[s];                                                 \
 		for (uint32_t d = 0; d < dst_count; d++)                                          \
 			dst[d] = combine->dst[d];                                                 \
-		dtype##_##op##_loop(combine, bytes, src, src_count, dst, dst_count, 1);           \
+		dtype##_##op##_loop(combine, bytes, src, src_count, dst, dst_count, RR_TURN_FIXED); \
+	}                                                                                         \
+	RR_INLINE void dtype##_##op##_any(const struct rr_combine *combine, size_t bytes,         \
+					  uint32_t turn)                                          \
+	{                                                                                         \
+		dtype##_##op##_loop(combine, bytes, combine->src, combine->src_count,             \
+				    combine->dst, combine->dst_count, turn);                      \
 	}
 
 /* Fewer bytes than a register. */
@@ -108,11 +111,33 @@
 	}
 #endif
 
-#define RR_DEFINE_COMBINE(dtype, op)                                                              \
+#define RR_FIXED_CASE(dtype, op, src_count, dst_count)                                            \
+	case RR_SHAPE(src_count, dst_count):                                                      \
+		dtype##_##op##_fixed(combine, bytes, src_count, dst_count);                       \
+		return;
+
+#define RR_FIXED_CASES_few(dtype, op)                                                             \
+	RR_FIXED_CASE(dtype, op, 2, 1)                                                            \
+	RR_FIXED_CASE(dtype, op, 2, 2)
+
+#if RR_VECTOR_BYTES > 0
+#define RR_FIXED_CASES_many(dtype, op)                                                            \
+	RR_FIXED_CASES_few(dtype, op)                                                             \
+	RR_FIXED_CASE(dtype, op, 3, 1)                                                            \
+	RR_FIXED_CASE(dtype, op, 3, 3)                                                            \
+	RR_FIXED_CASE(dtype, op, 4, 1)                                                            \
+	RR_FIXED_CASE(dtype, op, 4, 4)                                                            \
+	RR_FIXED_CASE(dtype, op, 8, 1)                                                            \
+	RR_FIXED_CASE(dtype, op, 8, 8)
+#else
+#define RR_FIXED_CASES_many RR_FIXED_CASES_few
+#endif
+
+#define RR_DEFINE_COMBINE(dtype, op, cases)                                                       \
 	RR_DEFINE_TURN(dtype, op)                                                                 \
 	RR_DEFINE_LOOP(dtype, op)                                                                 \
 	RR_DEFINE_PART(dtype, op)                                                                 \
-	RR_KERNEL void dtype##_##op##_pass(const struct rr_combine *combine)                       \
+	RR_KERNEL void dtype##_##op##_pass(const struct rr_combine *combine)                      \
 	{                                                                                         \
 		size_t bytes = combine->count * dtype##_element;                                  \
                                                                                                   \
@@ -124,18 +149,15 @@
 			dtype##_##op##_part(combine, bytes);                                      \
 			return;                                                                   \
 		}                                                                                 \
-		switch (RR_SHAPE(combine->src_count, combine->dst_count)) {                       \
-		case RR_SHAPE(2, 1): dtype##_##op##_fixed(combine, bytes, 2, 1); return;          \
-		case RR_SHAPE(2, 2): dtype##_##op##_fixed(combine, bytes, 2, 2); return;          \
-		case RR_SHAPE(3, 1): dtype##_##op##_fixed(combine, bytes, 3, 1); return;          \
-		case RR_SHAPE(3, 3): dtype##_##op##_fixed(combine, bytes, 3, 3); return;          \
-		case RR_SHAPE(4, 1): dtype##_##op##_fixed(combine, bytes, 4, 1); return;          \
-		case RR_SHAPE(4, 4): dtype##_##op##_fixed(combine, bytes, 4, 4); return;          \
-		case RR_SHAPE(8, 1): dtype##_##op##_fixed(combine, bytes, 8, 1); return;          \
-		case RR_SHAPE(8, 8): dtype##_##op##_fixed(combine, bytes, 8, 8); return;          \
+		if (bytes >= RR_TURN_FIXED * dtype##_step) {                                      \
+			switch (RR_SHAPE(combine->src_count, combine->dst_count)) {               \
+			RR_FIXED_CASES_##cases(dtype, op)                                         \
+			}                                                                         \
 		}                                                                                 \
-		dtype##_##op##_loop(combine, bytes, combine->src, combine->src_count,             \
-				    combine->dst, combine->dst_count, RR_TURN_REGISTERS);         \
+		if (bytes >= RR_TURN_ANY * dtype##_step)                                          \
+			dtype##_##op##_any(combine, bytes, RR_TURN_ANY);                          \
+		else                                                                              \
+			dtype##_##op##_any(combine, bytes, 1);                                    \
 	}
 
 /* Bytes of an element; whether the post-operation exists. */
@@ -148,8 +170,12 @@ enum {
 	u8_scales = 0, u16_scales = 0, u32_scales = 0, u64_scales = 0
 };
 
-#define RR_DEFINE_ARITHMETIC(dtype) RR_DEFINE_COMBINE(dtype, sum) RR_DEFINE_COMBINE(dtype, prod)
-#define RR_DEFINE_ORDER(dtype) RR_DEFINE_COMBINE(dtype, min) RR_DEFINE_COMBINE(dtype, max)
+#define RR_DEFINE_ARITHMETIC(dtype)                                                               \
+	RR_DEFINE_COMBINE(dtype, sum, many)                                                       \
+	RR_DEFINE_COMBINE(dtype, prod, few)
+#define RR_DEFINE_ORDER(dtype)                                                                    \
+	RR_DEFINE_COMBINE(dtype, min, few)                                                        \
+	RR_DEFINE_COMBINE(dtype, max, few)
 
 RR_DEFINE_ARITHMETIC(f32)
 RR_DEFINE_ARITHMETIC(f64)

@@ -35,7 +35,7 @@ RR_INLINE float rr_float_of_bits(uint32_t bits)
 }
 
 /* Exact. Integers only, or a product that is normal: the processor's flush modes change nothing. */
-RR_INLINE float rr_half_to_float(uint16_t half)
+static inline float rr_half_to_float(uint16_t half)
 {
 	uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
 	uint32_t exponent = half >> 10 & 0x1fu;
@@ -49,7 +49,7 @@ RR_INLINE float rr_half_to_float(uint16_t half)
 }
 
 /* To nearest, ties to even. */
-RR_INLINE uint16_t rr_float_to_half(float value)
+static inline uint16_t rr_float_to_half(float value)
 {
 	uint32_t bits = rr_bits_of_float(value);
 	uint32_t sign = bits >> 16 & 0x8000u;

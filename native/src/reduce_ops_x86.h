@@ -267,15 +267,17 @@ RR_INLINE bf16_v rr_widen_bf16(rr_vi raw)
 	return (bf16_v){ (rr_vf)RR_MM(slli_epi32)(raw, 16), (rr_vf)(raw & upper) };
 }
 
-/* The upper 16 bits of each element are its bfloat16, to nearest, ties to even; the lower are rubbish. */
+/*
+ * The upper 16 bits of each element are its bfloat16, to nearest, ties to even; the lower are rubbish.
+ * NaN needs no care: the lower half of every operand is 0, also of the factor where it is NaN, and the
+ * processor gives a NaN operand back or its own, 0xffc00000. So no carry reaches the upper half.
+ */
 RR_INLINE rr_vi rr_round_bf16(rr_vf value)
 {
 	rr_vi bits = (rr_vi)value;
 	rr_vi odd = RR_MM(srli_epi32)(bits, 16) & RR_MM(set1_epi32)(1);
-	rr_vi bias = RR_MM(add_epi32)(odd, RR_MM(set1_epi32)(0x7fff));
-	rr_vi quiet = bits | RR_MM(set1_epi32)(0x00400000);
 
-	return (rr_vi)rr_where_nan_ps(value, (rr_vf)quiet, (rr_vf)RR_MM(add_epi32)(bits, bias));
+	return RR_MM(add_epi32)(RR_MM(add_epi32)(bits, RR_MM(set1_epi32)(0x7fff)), odd);
 }
 
 RR_INLINE rr_vi rr_narrow_bf16(bf16_v value)
@@ -299,7 +301,8 @@ RR_DEFINE_MOVE(bf16, rr_vi, part, rr_widen_bf16, rr_narrow_bf16)
 
 RR_INLINE bf16_v bf16_factor(const struct rr_combine *combine)
 {
-	rr_vf factor = f32_factor(combine);
+	rr_vf given = f32_factor(combine);
+	rr_vf factor = rr_where_nan_ps(given, RR_MM(set1_ps)(__builtin_nanf("")), given);
 
 	return (bf16_v){ factor, factor };
 }

@@ -85,10 +85,10 @@ enum rr_mode {
 /*
  * DATA: one slice. One cache line; serial is published last, after the payload.
  *
- *   byte 0        8    16      20      24      28      32     36          64
- *        +--------+----+-------+-------+-------+-------+------+-----------+
- *        | serial | op | order | slice | bytes | epoch | mode | reserved  |
- *        +--------+----+-------+-------+-------+-------+------+-----------+
+ *   byte 0        8    16      20      24      28      32     36     40           48         64
+ *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+
+ *        | serial | op | order | slice | bytes | epoch | mode | slot | coordinate | reserved |
+ *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+
  */
 struct rr_data {
 	alignas(RR_CACHE_LINE) _Atomic uint64_t serial; /* of the link, from 1 */
@@ -99,7 +99,8 @@ struct rr_data {
 	uint32_t epoch;
 	uint32_t mode; /* enum rr_mode */
 	uint32_t slot; /* which payload slot, for RR_MODE_SLOT */
-	uint8_t reserved[24];
+	uint64_t coordinate; /* SOURCE and CMA: where in the sender's buffer */
+	uint8_t reserved[16];
 };
 _Static_assert(sizeof(struct rr_data) == 64, "DATA is one line");
 

@@ -1,0 +1,251 @@
+/* engine.c - phases of an operation and the window of open rows. */
+#include "engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "order.h"
+#include "status.h"
+
+rr_status rr_engine_init(struct rr_engine *engine, int32_t rank, int32_t world)
+{
+	size_t count = (size_t)world;
+
+	memset(engine, 0, sizeof(*engine));
+	engine->rank = rank;
+	engine->world = world;
+	engine->device = &rr_device_cpu;
+	engine->out = calloc(count, sizeof(struct rr_link *));
+	engine->in = calloc(count, sizeof(struct rr_link *));
+	engine->peer_places = calloc(count, sizeof(*engine->peer_places));
+	engine->rows_sent = calloc(count, sizeof(uint32_t));
+	engine->rows_received = calloc(count, sizeof(uint32_t));
+	if (engine->out && engine->in && engine->peer_places && engine->rows_sent && engine->rows_received)
+		return RR_OK;
+	rr_engine_free(engine);
+	return rr_fail(RR_ERR_NO_MEMORY, "no memory for an engine of %d ranks", world);
+}
+
+void rr_engine_free(struct rr_engine *engine)
+{
+	for (int32_t r = 0; r < engine->world; r++) {
+		if (engine->out && engine->out[r])
+			engine->out[r]->ops->close(engine->out[r]);
+		if (engine->in && engine->in[r])
+			engine->in[r]->ops->close(engine->in[r]);
+	}
+	free(engine->out);
+	free(engine->in);
+	free(engine->peer_places);
+	free(engine->rows_sent);
+	free(engine->rows_received);
+	free(engine->row_states);
+	free(engine->send_states);
+	memset(engine, 0, sizeof(*engine));
+}
+
+static rr_status make_room(struct rr_engine *engine, const struct rr_schedule *rows)
+{
+	if (rows->row_count > engine->row_room) {
+		free(engine->row_states);
+		engine->row_states = calloc((size_t)rows->row_count * 2, sizeof(*engine->row_states));
+		engine->row_room = engine->row_states ? rows->row_count : 0;
+	}
+	if (rows->send_count > engine->send_room) {
+		free(engine->send_states);
+		engine->send_states = calloc((size_t)rows->send_count * 2, sizeof(*engine->send_states));
+		engine->send_room = engine->send_states ? rows->send_count : 0;
+	}
+	if (engine->row_room < rows->row_count || engine->send_room < rows->send_count)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %u rows", rows->row_count);
+	return RR_OK;
+}
+
+rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, uint64_t op,
+			  const struct rr_buffer buffers[RR_BUFFER_COUNT],
+			  const struct rr_place places[RR_BUFFER_COUNT])
+{
+	const struct rr_schedule *rows = plan->rows;
+	rr_status status = make_room(engine, rows);
+
+	if (status < 0)
+		return status;
+	engine->plan = plan;
+	engine->op = op;
+	memcpy(engine->buffers, buffers, sizeof(engine->buffers));
+	rr_note64(&engine->open.op, op);
+	engine->open.descriptor = plan->descriptor.hash;
+	memcpy(engine->open.place, places, sizeof(engine->open.place));
+	engine->opens_posted = 0;
+	engine->opens_seen = 0;
+	for (uint32_t i = 0; i < plan->peer_count; i++) {
+		int32_t peer = plan->peers[i];
+		engine->rows_sent[peer] = 0;
+		engine->rows_received[peer] = 0;
+		engine->out[peer]->held = false;
+	}
+	engine->retired = 0;
+	engine->opened = 0;
+	engine->instances = (uint64_t)rows->row_count * plan->round_count;
+	engine->waiting_peer = -1;
+	engine->waiting_row = -1;
+	engine->phase = RR_OPENING;
+	return RR_OK;
+}
+
+void rr_engine_stop(struct rr_engine *engine)
+{
+	engine->phase = RR_IDLE;
+	engine->plan = NULL;
+}
+
+/* Say who we are, see who they are. No transfer starts before all peers of the plan are known. */
+static rr_status open_links(struct rr_engine *engine, bool *moved)
+{
+	const struct rr_plan *plan = engine->plan;
+
+	for (; engine->opens_posted < plan->peer_count; engine->opens_posted++) {
+		struct rr_link *out = engine->out[plan->peers[engine->opens_posted]];
+		rr_status status = out->ops->open_post(out, &engine->open);
+		if (status != RR_OK)
+			return status;
+		*moved = true;
+	}
+	for (; engine->opens_seen < plan->peer_count; engine->opens_seen++) {
+		int32_t peer = plan->peers[engine->opens_seen];
+		struct rr_link *in = engine->in[peer], *out = engine->out[peer];
+		const struct rr_open *theirs;
+		rr_status status = in->ops->open_peek(in, engine->op, &theirs);
+
+		if (status != RR_OK) {
+			engine->waiting_peer = peer;
+			return status;
+		}
+		if (theirs->descriptor != engine->open.descriptor) {
+			engine->waiting_peer = peer;
+			return rr_fail(RR_ERR_MISMATCH, "rank %d called another operation", peer);
+		}
+		status = in->ops->open_accept(in, theirs);
+		if (status == RR_OK)
+			status = out->ops->open_accept(out, theirs);
+		if (status != RR_OK)
+			return status;
+		memcpy(engine->peer_places[peer], theirs->place, sizeof(engine->peer_places[peer]));
+		*moved = true;
+	}
+	engine->waiting_peer = -1;
+	return RR_OK;
+}
+
+/* A round's cells and states are used again two rounds later: peers must have read them by then. */
+static bool round_may_open(struct rr_engine *engine, uint64_t round)
+{
+	const struct rr_schedule *rows = engine->plan->rows;
+
+	if (round < 2)
+		return true;
+	if (engine->retired < (round - 1) * rows->row_count)
+		return false;
+	for (uint32_t r = 0; r < rows->row_count; r++) {
+		const struct rr_row *row = &rows->rows[r];
+		for (int32_t i = row->send_begin; i < row->send_end; i++) {
+			struct rr_link *out = engine->out[rows->sends[i].peer];
+			struct rr_send_state *send = rr_engine_send(engine, round, (uint32_t)i);
+			uint32_t slices = rr_engine_state(engine, round, r)->slices;
+			if (slices && out->ops->released(out) < send->first + slices)
+				return false;
+		}
+	}
+	return true;
+}
+
+static void open_rows(struct rr_engine *engine)
+{
+	const struct rr_schedule *rows = engine->plan->rows;
+	uint64_t limit = engine->retired + rows->window;
+
+	limit = limit < engine->instances ? limit : engine->instances;
+	while (engine->opened < limit) {
+		if (engine->opened % rows->row_count == 0 && !round_may_open(engine, engine->opened / rows->row_count))
+			return;
+		rr_engine_row_open(engine, engine->opened);
+		engine->opened++;
+	}
+}
+
+static rr_status run_rows(struct rr_engine *engine, bool *moved)
+{
+	uint32_t row_count = engine->plan->rows->row_count;
+
+	open_rows(engine);
+	for (uint64_t i = engine->retired; i < engine->opened; i++) {
+		struct rr_row_state *state = rr_engine_state(engine, i / row_count, (uint32_t)(i % row_count));
+		if (!state->through) {
+			rr_status status = rr_engine_row(engine, i, moved);
+			if (status < 0) {
+				engine->waiting_row = (int32_t)(i % row_count);
+				return status;
+			}
+		}
+		if (state->through && i == engine->retired) {
+			engine->retired++;
+			open_rows(engine);
+		}
+	}
+	return engine->retired == engine->instances ? RR_OK : RR_AGAIN;
+}
+
+/* Nobody may touch our buffers after the operation: wait for those who read them in place. */
+static rr_status drain(struct rr_engine *engine)
+{
+	const struct rr_plan *plan = engine->plan;
+
+	for (uint32_t i = 0; i < plan->peer_count; i++) {
+		struct rr_link *out = engine->out[plan->peers[i]];
+		if (out->held && out->ops->released(out) < out->sent) {
+			engine->waiting_peer = plan->peers[i];
+			return RR_AGAIN;
+		}
+	}
+	return RR_OK;
+}
+
+static void flush_links(struct rr_engine *engine)
+{
+	const struct rr_plan *plan = engine->plan;
+	bool fenced = false;
+
+	for (uint32_t i = 0; i < plan->peer_count; i++) {
+		struct rr_link *out = engine->out[plan->peers[i]], *in = engine->in[plan->peers[i]];
+		if (!out->dirty && !in->dirty)
+			continue;
+		if (!fenced)
+			rr_store_before_load(); /* what we published, before we look who sleeps */
+		fenced = true;
+		out->dirty = false;
+		in->dirty = false;
+		out->ops->flush(out);
+	}
+}
+
+rr_status rr_engine_progress(struct rr_engine *engine, bool *moved)
+{
+	rr_status status = RR_OK;
+
+	if (engine->phase == RR_OPENING) {
+		status = open_links(engine, moved);
+		if (status == RR_OK)
+			engine->phase = RR_RUNNING;
+	}
+	if (engine->phase == RR_RUNNING && status == RR_OK) {
+		status = run_rows(engine, moved);
+		if (status == RR_OK)
+			engine->phase = RR_DRAINING;
+	}
+	if (engine->phase == RR_DRAINING && status == RR_OK)
+		status = drain(engine);
+	flush_links(engine);
+	if (status == RR_OK)
+		rr_engine_stop(engine);
+	return status;
+}

@@ -1,0 +1,103 @@
+/*
+ * engine.h - the progress executor: walks one rank's rows over links, slice by slice.
+ *
+ * One operation at a time. Nothing blocks: rr_engine_progress() does what can be done now.
+ *
+ *   OPENING   post OPEN to every peer of the plan, see theirs; descriptors differ: mismatch
+ *   RUNNING   rows in a bounded window; see engine_row.c
+ *   DRAINING  all rows are through; peers may still read our memory
+ *
+ * The engine knows no transport, no algorithm and no device but by link.h, rows.h and device.h.
+ * Threads: the driver of the communicator only.
+ */
+#ifndef RR_ENGINE_H
+#define RR_ENGINE_H
+
+#include <stdbool.h>
+
+#include "device.h"
+#include "link.h"
+#include "plan.h"
+
+enum rr_phase { RR_IDLE = 0, RR_OPENING = 1, RR_RUNNING = 2, RR_DRAINING = 3 };
+
+/* A vector or the part of it that this rank holds, in one or more pieces. */
+struct rr_buffer {
+	char *zero; /* where coordinate 0 would lie, for one piece; NULL for several */
+	const rr_extent *extents;
+	const uint64_t *starts; /* coordinate of each extent's first byte */
+	uint32_t count;
+};
+
+#define RR_SENT_ALL UINT32_MAX
+
+struct rr_send_state {
+	uint32_t sent;  /* slices committed; RR_SENT_ALL: all, and the link's next row may go */
+	uint64_t first; /* the link's number of the first slice */
+};
+
+struct rr_row_state {
+	uint64_t begin, bytes; /* of the vector */
+	uint32_t slices;
+	uint32_t done;    /* slices whose dst bytes are complete */
+	bool received_all; /* the links' next receiving rows may go */
+	bool through;      /* everything done and sent */
+	bool pending;      /* a combine is under way */
+	rr_token token;
+	uint64_t pending_fused; /* bit i: send i goes with the pending slice */
+};
+
+struct rr_engine {
+	int32_t rank, world;
+	struct rr_link **out, **in; /* [world], NULL where there is none */
+	struct rr_device *device;
+	_Atomic uint64_t *position; /* in the progress page: row << 32 | slice */
+	/* the operation in flight */
+	enum rr_phase phase;
+	const struct rr_plan *plan;
+	uint64_t op;
+	struct rr_buffer buffers[RR_BUFFER_COUNT];
+	struct rr_open open; /* our own */
+	uint32_t opens_posted; /* peers of the plan, in their order */
+	uint32_t opens_seen;
+	struct rr_place (*peer_places)[RR_BUFFER_COUNT]; /* [world] */
+	uint32_t *rows_sent, *rows_received;             /* [world] rows that went over each link */
+	uint64_t retired, opened, instances;             /* row instances: round * row_count + row */
+	struct rr_row_state *row_states;                 /* [2][row_count]: two rounds are open at most */
+	struct rr_send_state *send_states;               /* [2][send_count] */
+	uint32_t row_room, send_room;                    /* allocated, per round */
+	/* where it stands, for verdicts */
+	int32_t waiting_peer;
+	int32_t waiting_row;
+};
+
+rr_status rr_engine_init(struct rr_engine *engine, int32_t rank, int32_t world);
+void rr_engine_free(struct rr_engine *engine);
+
+/*
+ * Begin `op`. buffers: where this rank's input, output and scratch lie; they and plan stay until the
+ * operation has ended. places: how peers reach them.
+ */
+rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, uint64_t op,
+			  const struct rr_buffer buffers[RR_BUFFER_COUNT],
+			  const struct rr_place places[RR_BUFFER_COUNT]);
+/* RR_OK: the operation is finished. RR_AGAIN: *moved says whether anything was done. */
+rr_status rr_engine_progress(struct rr_engine *engine, bool *moved);
+/* Forget the operation in flight, after an error. */
+void rr_engine_stop(struct rr_engine *engine);
+
+/* engine_row.c: what one open row can do now. */
+rr_status rr_engine_row(struct rr_engine *engine, uint64_t instance, bool *moved);
+void rr_engine_row_open(struct rr_engine *engine, uint64_t instance);
+
+static inline struct rr_row_state *rr_engine_state(struct rr_engine *engine, uint64_t round, uint32_t row)
+{
+	return &engine->row_states[(round & 1) * engine->row_room + row];
+}
+
+static inline struct rr_send_state *rr_engine_send(struct rr_engine *engine, uint64_t round, uint32_t send)
+{
+	return &engine->send_states[(round & 1) * engine->send_room + send];
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* mailbox.c - see mailbox.h. */
+#include "mailbox.h"
+
+#include <string.h>
+
+#include "order.h"
+#include "status.h"
+
+static uint64_t tag_of(const struct rr_mailbox *mailbox, const struct rr_plan *plan)
+{
+	return (uint64_t)mailbox->serial << 32 | (uint32_t)plan->descriptor.hash;
+}
+
+static uint8_t *payload_of(const struct rr_mailbox *mailbox, struct rr_page *page, uint64_t bytes)
+{
+	uint32_t which = mailbox->serial & 1;
+
+	if (bytes <= RR_MAILBOX_LINE_BYTES)
+		return rr_page_mailbox(page, &mailbox->shm->layout)[which].payload;
+	return rr_page_mailbox_payload(page, &mailbox->shm->layout, which);
+}
+
+void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, const void *input)
+{
+	struct rr_shm *shm = mailbox->shm;
+
+	mailbox->serial++;
+	mailbox->checked = 1; /* our own */
+	memcpy(payload_of(mailbox, shm->page, plan->vector_bytes), input, plan->vector_bytes);
+	/* pairs with rr_mailbox_poll() */
+	rr_publish64(&rr_page_mailbox(shm->page, &shm->layout)[mailbox->serial & 1].tag, tag_of(mailbox, plan));
+	rr_store_before_load();
+	for (int32_t r = 0; r < shm->world; r++)
+		if (r != shm->rank)
+			rr_shm_wake(shm->peers[r].page);
+}
+
+rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan, void *output)
+{
+	struct rr_shm *shm = mailbox->shm;
+	uint64_t expected = tag_of(mailbox, plan);
+	const void *sources[RR_MAILBOX_WORLD_MAX];
+
+	for (; mailbox->checked < shm->world; mailbox->checked++) {
+		int32_t peer = shm->rank + mailbox->checked;
+		peer -= peer >= shm->world ? shm->world : 0;
+		uint64_t tag = rr_observe64(&rr_page_mailbox(shm->peers[peer].page, &shm->layout)[mailbox->serial & 1].tag);
+		if (tag == expected)
+			continue;
+		if (tag >> 32 != mailbox->serial)
+			return RR_AGAIN;
+		mailbox->mismatch = peer;
+		return rr_fail(RR_ERR_MISMATCH, "rank %d called another operation", peer);
+	}
+	if (!plan->vector_bytes)
+		return RR_OK;
+	for (int32_t r = 0; r < shm->world; r++)
+		sources[r] = payload_of(mailbox, shm->peers[r].page, plan->vector_bytes);
+	struct rr_combine pass = {.dst = &output, .dst_count = 1, .src = sources, .src_count = (uint32_t)shm->world,
+				  .count = plan->descriptor.count, .post = plan->post, .factor = plan->factor};
+	plan->pass(&pass);
+	return RR_OK;
+}

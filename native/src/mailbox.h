@@ -1,0 +1,30 @@
+/*
+ * mailbox.h - tiny messages: one line a rank, read by all, no rows interpreted.
+ *
+ * For collectives in which every rank depends on every other. Rank r writes its payload, then a tag
+ * (mailbox serial, descriptor hash). When all tags of a serial are there, each rank combines all
+ * payloads in rank order: the same bits everywhere. Two lines alternate by serial: a rank writes line
+ * s+2 only after it has seen all tags s+1, which their owners wrote after reading all lines s.
+ *
+ * It is the one-shot `direct` schedule, compiled. Threads: the driver of the communicator only.
+ */
+#ifndef RR_MAILBOX_H
+#define RR_MAILBOX_H
+
+#include "plan.h"
+#include "shm.h"
+
+#define RR_MAILBOX_WORLD_MAX RR_COMBINE_SOURCES_MAX
+
+struct rr_mailbox {
+	struct rr_shm *shm;
+	uint32_t serial;  /* of the last message posted */
+	int32_t checked;  /* peers whose tag was seen, counted round from our rank */
+	int32_t mismatch; /* the peer whose tag has another hash */
+};
+
+void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, const void *input);
+/* RR_AGAIN: a tag is missing. RR_ERR_MISMATCH: mailbox->mismatch called something else. */
+rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan, void *output);
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * plan.h - a schedule bound to a count, a data type, a chunk table and a communicator.
+ *
+ * Immutable after rr_plan_create() but for the caches named so. Offsets are in bytes.
+ */
+#ifndef RR_PLAN_H
+#define RR_PLAN_H
+
+#include <stdbool.h>
+
+#include "reduce.h"
+#include "rows.h"
+#include "wire.h"
+
+struct rr_plan {
+	struct rr_comm *comm;
+	struct rr_descriptor descriptor;
+	uint32_t descriptor_index; /* in the page's table; may be taken over by a later plan */
+	struct rr_schedule *rows;
+	uint64_t *chunk_offsets; /* [chunk_count + 1] */
+	uint64_t vector_bytes;
+	uint32_t element_bytes;
+	uint32_t slice_bytes;
+	uint32_t round_count;
+	uint64_t cell_bytes; /* of one scratch cell */
+	rr_combine_fn pass;
+	bool post;
+	double factor;
+	bool mailbox;
+	int32_t *peers; /* that this rank has links to in this schedule */
+	uint32_t peer_count;
+	bool uses[RR_BUFFER_COUNT]; /* which buffers this rank's rows touch */
+	/* what this rank holds: [begin, end) of the vector */
+	uint64_t input_begin, input_end;
+	uint64_t output_begin, output_end;
+	/* rr_plan_bind() */
+	const void *bound_input;
+	void *bound_output;
+	bool bound;
+	/* cache: places of the last single-piece buffers */
+	uint64_t place_generation;
+	const void *place_address[2];
+	struct rr_place place[2];
+};
+
+/* Bytes of a vector part: chunk c in round k is [plan_part(c, k), plan_part(c, k + 1)). */
+static inline uint64_t rr_plan_part(const struct rr_plan *plan, uint32_t chunk, uint32_t round)
+{
+	uint64_t begin = plan->chunk_offsets[chunk];
+	uint64_t elements = (plan->chunk_offsets[chunk + 1] - begin) / plan->element_bytes;
+
+	if (plan->round_count == 1)
+		return round ? plan->chunk_offsets[chunk + 1] : begin;
+	/* 128-bit: elements * round overflows 64 bits for vectors beyond 2^48 elements */
+	return begin + (uint64_t)((unsigned __int128)elements * round / plan->round_count) * plan->element_bytes;
+}
+
+#endif

@@ -1,0 +1,93 @@
+/* wait.c - see wait.h. */
+#define _GNU_SOURCE
+#include "wait.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "order.h"
+
+#define PAUSES_OWN_CPU 256u  /* about 3 us: longer than a hand-over between two cores */
+#define PAUSES_SHARED_CPU 4u /* whoever spins here keeps the peer from running */
+#define YIELDS 1000u         /* about 1 ms with a neighbour: a training step's jitter stays awake */
+#define YIELDS_A_CLOCK 32u
+#define LOOK_NS (2 * RR_NS_PER_MS)
+#define SLEEP_NS (10 * RR_NS_PER_MS) /* a waker is certain; this bounds how late a death is seen */
+
+uint32_t rr_wait_pauses(int32_t ranks_here)
+{
+	cpu_set_t set;
+	int cpus = 1;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		cpus = CPU_COUNT(&set);
+	/* A rank pinned to one CPU shares it as likely as not: count the machine's then. */
+	if (cpus == 1)
+		cpus = (int)sysconf(_SC_NPROCESSORS_ONLN);
+	return ranks_here <= cpus ? PAUSES_OWN_CPU : PAUSES_SHARED_CPU;
+}
+
+void rr_wait_start(struct rr_wait *wait, uint32_t pauses)
+{
+	wait->idle = 0;
+	wait->pauses = pauses;
+	wait->sleepy = false;
+	wait->looked_ns = 0;
+}
+
+void rr_wait_moved(struct rr_wait *wait, struct rr_page *page)
+{
+	wait->idle = 0;
+	if (wait->sleepy)
+		rr_wait_stop(wait, page);
+}
+
+void rr_wait_stop(struct rr_wait *wait, struct rr_page *page)
+{
+	if (wait->sleepy)
+		rr_note32(&page->sleeping, 0);
+	wait->sleepy = false;
+}
+
+static bool time_to_look(struct rr_wait *wait)
+{
+	uint64_t now = rr_now_ns();
+
+	if (wait->looked_ns == 0)
+		wait->looked_ns = now;
+	if (now - wait->looked_ns < LOOK_NS)
+		return false;
+	wait->looked_ns = now;
+	return true;
+}
+
+bool rr_wait_step(struct rr_wait *wait, struct rr_page *page)
+{
+	struct timespec limit = {.tv_nsec = (long)SLEEP_NS};
+
+	wait->idle++;
+	if (wait->idle <= wait->pauses) {
+		rr_pause();
+		return false;
+	}
+	if (wait->idle <= wait->pauses + YIELDS) {
+		sched_yield();
+		return wait->idle % YIELDS_A_CLOCK == 0 && time_to_look(wait);
+	}
+	if (!wait->sleepy) {
+		/* Say so, then look once more; pairs with rr_shm_wake(). */
+		rr_note32(&page->sleeping, 1);
+		rr_store_before_load();
+		wait->sleepy = true;
+		return false;
+	}
+	/* The bell may have rung since we said we sleep: then its value differs and the kernel returns. */
+	uint32_t bell = rr_observe32(&page->bell);
+	if (rr_observe32(&page->sleeping))
+		syscall(SYS_futex, &page->bell, FUTEX_WAIT, bell, &limit, NULL, 0);
+	return time_to_look(wait);
+}

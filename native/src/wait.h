@@ -1,0 +1,32 @@
+/*
+ * wait.h - how a driver waits: a bounded spin, then yields, then sleep.
+ *
+ * Measured (docs/decisions): spinning alone loses milliseconds beside a busy neighbour, sleeping early
+ * costs tens of microseconds an operation, yielding without end halves both under load.
+ */
+#ifndef RR_WAIT_H
+#define RR_WAIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "page.h"
+
+struct rr_wait {
+	uint32_t idle;   /* passes since something moved */
+	uint32_t pauses; /* of them, spent spinning */
+	bool sleepy;     /* the page says "sleeping": one more pass, then sleep */
+	uint64_t looked_ns;
+};
+
+/* Pauses before the first yield: many if each rank has a CPU of its own, few if not. */
+uint32_t rr_wait_pauses(int32_t ranks_here);
+void rr_wait_start(struct rr_wait *wait, uint32_t pauses);
+/* Something moved. */
+void rr_wait_moved(struct rr_wait *wait, struct rr_page *page);
+/* Nothing moved: pass a moment. True when it is time to look around (deaths, time-outs). */
+bool rr_wait_step(struct rr_wait *wait, struct rr_page *page);
+/* Leaving. */
+void rr_wait_stop(struct rr_wait *wait, struct rr_page *page);
+
+#endif
