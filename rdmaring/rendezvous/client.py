@@ -1,0 +1,244 @@
+"""A rank's end of the rendezvous."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from rdmaring._version import __version__
+from rdmaring.rendezvous.connection import Connection, NotOurServerError
+from rdmaring.rendezvous.protocol import (
+    ROUND_BYTES_MAX,
+    WIRE_VERSION,
+    Member,
+    RendezvousError,
+    job_key,
+)
+from rdmaring.rendezvous.sockets import format_address
+
+CONNECT_TIMEOUT_S = 5.0  # of one try at one address
+ANSWER_TIMEOUT_S = 5.0  # for a server to prove the secret
+ANSWER_SLACK_S = 2.0  # the server tells of a timeout; we wait this much longer for its word
+RETRY_FIRST_S, RETRY_MAX_S = 0.02, 0.25
+
+_rendezvous: weakref.WeakSet[Rendezvous] = weakref.WeakSet()
+
+
+class Rendezvous:
+    """A place among ``world`` assembled ranks, and rounds of gathering among them.
+
+    rank, world: this rank's number and how many there are.
+    members: how each rank introduced itself, in rank order.
+    local_ranks: the ranks that name the same host as this one, itself among them.
+    One thread at a time. Closing it leaves the other ranks as they are.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        members: Sequence[Member],
+        connection: Connection | None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self.rank = member.rank
+        self.world = member.world
+        self.members = tuple(members)
+        self.local_ranks = tuple(each.rank for each in members if each.host == member.host)
+        self._timeout_s = member.round_timeout_s
+        self._connection = connection
+        self._on_close = on_close
+        self._closed = False
+        self._pid = os.getpid()
+        _rendezvous.add(self)
+
+    @classmethod
+    def alone(cls, host: str, timeout_s: float) -> Rendezvous:
+        """The rendezvous of a world of one: no sockets."""
+        member = Member(0, 1, __version__, WIRE_VERSION, host, os.getpid(), timeout_s, timeout_s)
+        return cls(member, [member], None)
+
+    @classmethod
+    def connect(
+        cls,
+        addresses: Sequence[tuple[str, int]],
+        rank: int,
+        world: int,
+        secret: bytes,
+        timeout_s: float,
+        *,
+        host: str,
+        job: str = "",
+        patient: bool = True,
+        on_close: Callable[[], None] | None = None,
+    ) -> Rendezvous:
+        """Find the job's server at one of ``addresses``, and wait until all ranks have come.
+
+        addresses: (host, port) pairs. With one, a server that proves nothing is an error at once; with
+        several, it is passed over.
+        host: the identity of this rank's node.
+        patient: whether the server may start later than this rank.
+        on_close: called once when this rendezvous is closed.
+
+        Raises RendezvousError; one that timed out names the missing ranks.
+        """
+        deadline = time.monotonic() + timeout_s
+        search = _Search(addresses, job_key(secret, job), deadline, patient)
+        while True:
+            connection = search.find(rank)
+            left_s = max(0.05, deadline - time.monotonic())
+            member = Member(rank, world, __version__, WIRE_VERSION, host, os.getpid(), left_s, timeout_s)
+            try:
+                members = connection.enter(member, deadline + ANSWER_SLACK_S)
+            except ConnectionError as error:
+                # The server of an earlier job was about to stop, or rank 0 died before all had come.
+                connection.close()
+                search.note_loss(error)
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            return cls(member, members, connection, on_close)
+
+    def exchange(self, mine: bytes) -> bytes:
+        """Gather: give ``mine`` (as many bytes on every rank, at most 1 MiB), get all ranks' in rank order.
+
+        Raises:
+            RendezvousError: a rank left, came too late or gave another number of bytes; it names the rank.
+            ValueError: ``mine`` is too large, or this rendezvous is closed.
+        """
+        if self._closed:
+            raise ValueError("the rendezvous is closed")
+        if len(mine) > ROUND_BYTES_MAX:
+            raise ValueError(f"{len(mine)} bytes in one round, at most {ROUND_BYTES_MAX} are allowed")
+        if self._connection is None:
+            return bytes(mine)
+        if os.getpid() != self._pid:
+            raise RendezvousError("the rendezvous belongs to the process that made it, not to a fork() of it")
+        deadline = time.monotonic() + self._timeout_s + ANSWER_SLACK_S
+        try:
+            return self._connection.give(bytes(mine), deadline, self.world)
+        except ConnectionError as error:
+            raise RendezvousError(
+                f"rank {self.rank} lost the rendezvous at {self._connection.address}: {error}",
+                hint="the launcher, or rank 0 where it hosts the rendezvous, has ended; look at its output",
+            ) from error
+
+    def close(self) -> None:
+        """Leave. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._connection is not None:
+            self._connection.leave()
+        if self._on_close is not None and os.getpid() == self._pid:
+            self._on_close()
+
+    def close_in_child(self) -> None:
+        """After fork(): give up the copy of the socket, so that this rank's death is seen by its server."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def __enter__(self) -> Rendezvous:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _Search:
+    """Tries the addresses in turn until one proves the job's secret; remembers why the others did not."""
+
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], key: bytes, deadline: float, patient: bool
+    ) -> None:
+        self._addresses = addresses
+        self._key = key
+        self._began = time.monotonic()
+        self._deadline = deadline
+        self._patient = patient
+        self._pause_s = RETRY_FIRST_S
+        self._reasons: dict[str, str] = {}
+        self._silent: set[tuple[str, int]] = set()
+
+    def find(self, rank: int) -> Connection:
+        while True:
+            for address in self._addresses:
+                connection = self._try(address)
+                if connection is not None:
+                    return connection
+                if time.monotonic() >= self._deadline:
+                    raise self._nobody(rank)
+            if not self._patient and self._pause_s >= RETRY_MAX_S:
+                raise self._nobody(rank)
+            time.sleep(min(self._pause_s, max(0.0, self._deadline - time.monotonic())))
+            self._pause_s = min(2 * self._pause_s, RETRY_MAX_S)
+
+    def note_loss(self, error: ConnectionError) -> None:
+        if time.monotonic() >= self._deadline:
+            raise RendezvousError(
+                f"the rendezvous ended while the world assembled: {error}", missing_ranks=[0], timed_out=True
+            ) from error
+        time.sleep(RETRY_FIRST_S)
+
+    def _try(self, address: tuple[str, int]) -> Connection | None:
+        name = format_address(address)
+        try:
+            places = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        except OSError as error:
+            self._reasons[name] = error.strerror or str(error)
+            return None
+        for family, kind, protocol, _, place in places:
+            left_s = self._deadline - time.monotonic()
+            if left_s <= 0:
+                return None
+            connection = Connection(socket.socket(family, kind, protocol), name)
+            # A server that was silent once gets little time from then on: another candidate may be ours.
+            answer_s = 0.2 if address in self._silent else ANSWER_TIMEOUT_S
+            try:
+                connection.open(place, min(left_s, CONNECT_TIMEOUT_S))
+                connection.meet(self._key, time.monotonic() + min(left_s, answer_s))
+                return connection
+            except NotOurServerError as error:
+                self._reasons[name] = str(error)
+                connection.close()
+                if len(self._addresses) == 1:
+                    raise
+                self._silent.add(address)
+            except OSError as error:
+                self._reasons[name] = error.strerror or str(error)
+                connection.close()
+            except BaseException:
+                connection.close()
+                raise
+        return None
+
+    def _nobody(self, rank: int) -> RendezvousError:
+        waited_s = time.monotonic() - self._began
+        if len(self._addresses) == 1:
+            where = format_address(self._addresses[0])
+        else:
+            where = f"{len(self._addresses)} candidate ports of {self._addresses[0][0]}"
+        reasons = "; ".join(sorted(set(self._reasons.values()))) or "no answer"
+        if not self._patient:
+            return RendezvousError(
+                f"rank {rank} does not reach the rendezvous at {where}, which its launcher hosts: {reasons}",
+                hint="the launcher has ended, or its variables RDMARING_* reached a process outside its job",
+            )
+        return RendezvousError(
+            f"rank {rank} found no rendezvous at {where} within {waited_s:.3g} s: {reasons}; "
+            f"rank 0, which hosts it, did not come",
+            missing_ranks=[0] if rank else [],
+            hint="is rank 0 started, is the address one of its host, does a firewall stand between?",
+            timed_out=True,
+        )
+
+
+def _close_in_child() -> None:
+    for each in list(_rendezvous):
+        each.close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
