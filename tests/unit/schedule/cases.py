@@ -1,0 +1,36 @@
+"""All built-in schedules, for tests that loop over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from rdmaring.schedule import ALGORITHMS, Row, Schedule, generate
+from rdmaring.schedule.collectives import COLLECTIVES
+
+NAMES = sorted(ALGORITHMS)
+
+
+def roots_of(collective: str, world: int) -> Sequence[int | None]:
+    """The first, a middle and the last rank where there is a root."""
+    return sorted({0, world // 2, world - 1}) if COLLECTIVES[collective].rooted else [None]
+
+
+def schedules(worlds: Iterable[int], names: Iterable[tuple[str, str]] = NAMES) -> Iterator[Schedule]:
+    for world in worlds:
+        for collective, algorithm in names:
+            for root in roots_of(collective, world):
+                yield generate(collective, algorithm, world, root)
+
+
+def with_rows(schedule: Schedule, rank: int, rows: Sequence[Row]) -> Schedule:
+    """The schedule with another table for one rank, everything it declares left as it was."""
+    own = tuple(rows)
+    return replace(
+        schedule, make_rows=lambda other: own if other == rank else schedule.rows(other), _cache={}
+    )
+
+
+def title(schedule: Schedule) -> str:
+    root = "" if schedule.root is None else f" root {schedule.root}"
+    return f"{schedule.collective} {schedule.algorithm} world {schedule.world}{root}"
