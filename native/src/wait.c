@@ -80,14 +80,14 @@ bool rr_wait_step(struct rr_wait *wait, struct rr_page *page)
 	}
 	if (!wait->sleepy) {
 		/* Say so, then look once more; pairs with rr_shm_wake(). */
+		wait->bell = rr_observe32(&page->bell);
 		rr_note32(&page->sleeping, 1);
 		rr_store_before_load();
 		wait->sleepy = true;
 		return false;
 	}
-	/* The bell may have rung since we said we sleep: then its value differs and the kernel returns. */
-	uint32_t bell = rr_observe32(&page->bell);
-	if (rr_observe32(&page->sleeping))
-		syscall(SYS_futex, &page->bell, FUTEX_WAIT, bell, &limit, NULL, 0);
+	/* If the bell rang since the last pass began, its value differs and the kernel returns at once. */
+	syscall(SYS_futex, &page->bell, FUTEX_WAIT, wait->bell, &limit, NULL, 0);
+	wait->bell = rr_observe32(&page->bell);
 	return time_to_look(wait);
 }

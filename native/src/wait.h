@@ -16,6 +16,7 @@ struct rr_wait {
 	uint32_t idle;   /* passes since something moved */
 	uint32_t pauses; /* of them, spent spinning */
 	bool sleepy;     /* the page says "sleeping": one more pass, then sleep */
+	uint32_t bell; /* before the last pass */
 	uint64_t looked_ns;
 };
 

@@ -1,0 +1,225 @@
+/* comm.c - communicators: made, aborted, closed. */
+#include "comm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "link_shm.h"
+#include "memory.h"
+#include "order.h"
+#include "status.h"
+
+#define TIMEOUT_NS_DEFAULT (300 * RR_NS_PER_S)
+#define SLOT_BYTES_DEFAULT (256u << 10) /* a slice of ordinary memory by CMA is best at 128-256 KiB */
+#define SLOT_COUNT_DEFAULT 4u
+#define LINK_BYTES_MAX (8ull << 20) /* whatever the options say */
+#define MEMORY_BUDGET_DEFAULT (512ull << 20)
+
+rr_status rr_comm_usable(struct rr_comm *comm)
+{
+	if (comm->process_mark != rr_drive_process_mark()) {
+		rr_fail(RR_ERR_FORKED, "rank %d's communicator is used in a child process of the one that made it", comm->rank);
+		strcpy(rr_error_here()->hint, "make a communicator in the child (rdmaring.init), or start workers by spawn instead of fork");
+		return RR_ERR_FORKED;
+	}
+	if (comm->failed)
+		return rr_error_set(&comm->failure);
+	return RR_OK;
+}
+
+static rr_status check_options(rr_options *options, const rr_options *given)
+{
+	*options = given ? *given : (rr_options){0};
+	options->timeout_ns = options->timeout_ns ? options->timeout_ns : TIMEOUT_NS_DEFAULT;
+	options->slot_bytes = options->slot_bytes ? options->slot_bytes : SLOT_BYTES_DEFAULT;
+	options->slot_count = options->slot_count ? options->slot_count : SLOT_COUNT_DEFAULT;
+	if (!options->memory_budget_bytes)
+		options->memory_budget_bytes = MEMORY_BUDGET_DEFAULT;
+	if (options->slot_bytes % 4096 || options->slot_bytes > LINK_BYTES_MAX || options->slot_count > LINK_BYTES_MAX / options->slot_bytes)
+		return rr_fail(RR_ERR_ARGUMENT, "slots of %u x %llu bytes: slot_bytes must be a multiple of 4096, a link's slots at most %llu bytes",
+			       options->slot_count, (unsigned long long)options->slot_bytes, (unsigned long long)LINK_BYTES_MAX);
+	return RR_OK;
+}
+
+static rr_status open_links(struct rr_comm *comm)
+{
+	for (int32_t r = 0; r < comm->world; r++) {
+		if (r == comm->rank)
+			continue;
+		rr_status status = rr_link_shm_open(&comm->shm, r, true, comm->options.serial_start, &comm->engine.out[r]);
+		if (status >= 0)
+			status = rr_link_shm_open(&comm->shm, r, false, comm->options.serial_start, &comm->engine.in[r]);
+		if (status < 0)
+			return status;
+	}
+	return RR_OK;
+}
+
+static rr_status make_statistics(struct rr_comm *comm)
+{
+	size_t world = (size_t)comm->world;
+
+	comm->sent_before = calloc(world, sizeof(uint64_t));
+	comm->received_before = calloc(world, sizeof(uint64_t));
+	comm->link_stats = calloc(world, sizeof(rr_link_stats));
+	if (comm->sent_before && comm->received_before && comm->link_stats)
+		return RR_OK;
+	return rr_fail(RR_ERR_NO_MEMORY, "no memory for statistics of %d links", comm->world);
+}
+
+static void free_comm(struct rr_comm *comm)
+{
+	rr_engine_free(&comm->engine);
+	rr_shm_close(&comm->shm);
+	if (comm->scratch)
+		rr_memory_free(comm->scratch);
+	free(comm->sent_before);
+	free(comm->received_before);
+	free(comm->link_stats);
+	pthread_mutex_destroy(&comm->driver);
+	free(comm);
+}
+
+rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, void *user,
+			 const rr_options *options, rr_comm **out)
+{
+	struct rr_comm *comm;
+	rr_status status;
+
+	if (world < 1 || rank < 0 || rank >= world)
+		return rr_fail(RR_ERR_ARGUMENT, "rank %d of world %d: accepted are 0 <= rank < world", rank, world);
+	if (world > 1 && !exchange)
+		return rr_fail(RR_ERR_ARGUMENT, "exchange is NULL: a world of %d ranks needs it", world);
+	comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a communicator");
+	comm->rank = rank;
+	comm->world = world;
+	comm->process_mark = rr_drive_process_mark();
+	pthread_mutex_init(&comm->driver, NULL);
+	comm->shm.memfd = -1;
+	status = check_options(&comm->options, options);
+	if (status >= 0)
+		status = make_statistics(comm);
+	if (status >= 0)
+		status = rr_engine_init(&comm->engine, rank, world);
+	if (status < 0)
+		goto free_all;
+	status = rr_shm_create(rank, world, exchange, user, &comm->options, &comm->shm);
+	if (status >= 0)
+		status = open_links(comm);
+	if (status < 0)
+		goto free_all;
+	comm->pauses = rr_wait_pauses(world);
+	comm->mailbox.shm = &comm->shm;
+	comm->mailbox.serial = (uint32_t)comm->options.serial_start;
+	comm->engine.position = &comm->shm.page->position;
+	*out = comm;
+	return RR_OK;
+
+free_all:
+	free_comm(comm);
+	return status;
+}
+
+rr_status rr_comm_abort(rr_comm *comm, const char *reason)
+{
+	if (comm->process_mark != rr_drive_process_mark())
+		return rr_comm_usable(comm);
+	if (!rr_own32(&comm->abort_wanted)) {
+		snprintf(comm->abort_reason, sizeof(comm->abort_reason), "%s", reason ? reason : "no reason given");
+		rr_publish32(&comm->abort_wanted, 1); /* pairs with rr_watch_look() */
+	}
+	/* The driver, if there is one, may sleep on our own bell. */
+	rr_store_before_load();
+	rr_shm_wake(comm->shm.page);
+	rr_drive_take(comm);
+	rr_watch_look(comm);
+	rr_drive_leave(comm);
+	return RR_OK;
+}
+
+rr_status rr_comm_close(rr_comm *comm)
+{
+	if (comm->process_mark == rr_drive_process_mark()) {
+		if (rr_own32(&comm->unfinished))
+			rr_comm_abort(comm, "closed with work in flight");
+		rr_drive_forget(comm);
+		if (!comm->failed) {
+			rr_publish32(&comm->shm.page->state, RR_PAGE_CLOSED);
+			rr_store_before_load();
+			for (int32_t r = 0; r < comm->world; r++)
+				if (r != comm->rank)
+					rr_shm_wake(comm->shm.peers[r].page);
+		}
+	}
+	free_comm(comm);
+	return RR_OK;
+}
+
+rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes)
+{
+	void *larger = NULL;
+
+	if (bytes <= comm->scratch_bytes)
+		return RR_OK;
+	rr_status status = rr_memory_alloc(bytes, &larger);
+	if (status < 0)
+		return status;
+	if (comm->scratch)
+		rr_memory_free(comm->scratch);
+	comm->scratch = larger;
+	comm->scratch_bytes = bytes;
+	return RR_OK;
+}
+
+rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
+{
+	const struct rr_shm_peer *other;
+
+	if (peer < 0 || peer >= comm->world || peer == comm->rank)
+		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are ranks 0..%d but %d", peer, comm->world - 1, comm->rank);
+	other = &comm->shm.peers[peer];
+	memset(out, 0, sizeof(*out));
+	out->peer = peer;
+	out->peer_pid = other->pid;
+	strcpy(out->transport, "shm");
+	strcpy(out->ordinary, other->cma && other->cma_of_us ? "cma" : "slots");
+	if (other->cma && other->cma_of_us)
+		snprintf(out->reason, sizeof(out->reason), "the kernel lets both read each other's memory");
+	else if (!comm->shm.cma_wanted || other->cma_errno == ECANCELED)
+		snprintf(out->reason, sizeof(out->reason), "CMA is switched off (RDMARING_CMA=0)");
+	else if (!other->cma)
+		snprintf(out->reason, sizeof(out->reason), "process_vm_readv of rank %d: %s (Yama's ptrace_scope, a seccomp filter or another user)",
+			 peer, strerror(other->cma_errno));
+	else
+		snprintf(out->reason, sizeof(out->reason), "rank %d may not read this rank's memory", peer);
+	out->slot_bytes = comm->shm.layout.slot_bytes;
+	out->slot_count = comm->shm.layout.slot_count;
+	out->sent_bytes = comm->engine.out[peer]->bytes + comm->mailbox_sent_bytes;
+	out->received_bytes = comm->engine.in[peer]->bytes + comm->mailbox_sent_bytes;
+	out->sent_slices = comm->engine.out[peer]->sent + comm->mailbox_sent_slices;
+	out->received_slices = comm->engine.in[peer]->sent + comm->mailbox_sent_slices;
+	return RR_OK;
+}
+
+rr_status rr_comm_last_stats(const rr_comm *comm, rr_run_stats *out)
+{
+	*out = comm->stats;
+	return RR_OK;
+}
+
+rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_stats *out)
+{
+	if (peer < 0 || peer >= comm->world)
+		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are 0..%d", peer, comm->world - 1);
+	*out = (rr_link_stats){.peer = peer};
+	if (peer != comm->rank && comm->stats.op) {
+		*out = comm->link_stats[peer];
+		out->peer = peer;
+	}
+	return RR_OK;
+}

@@ -1,0 +1,112 @@
+/*
+ * comm.h - the inside of a communicator: its node, engine, mailbox, and the queue of its operations.
+ *
+ *   comm.c       made and closed
+ *   operation.c  operations one after another: started, progressed, finished
+ *   watch.c      what a waiting rank looks at: aborts, deaths, other ranks' errors, time
+ *   drive.c      who progresses: a blocking call, a wait, or the process's progress thread
+ *
+ * Whoever holds `driver` may touch everything here but what is named atomic.
+ */
+#ifndef RR_COMM_H
+#define RR_COMM_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "engine.h"
+#include "mailbox.h"
+#include "shm.h"
+#include "wait.h"
+
+enum rr_work_state { RR_WORK_QUEUED = 0, RR_WORK_RUNNING = 1, RR_WORK_DONE = 2 };
+
+/* One operation, in flight or done. */
+struct rr_work {
+	struct rr_comm *comm;
+	struct rr_plan *plan;
+	uint64_t op;
+	struct rr_buffer input, output;
+	const void *input_address; /* of one piece: of the first byte this rank holds */
+	void *output_address;
+	rr_extent *extents; /* of several pieces: input's, then output's */
+	uint64_t *starts;
+	uint64_t deadline_ns;
+	uint64_t started_ns;
+	_Atomic uint32_t state; /* enum rr_work_state; DONE is published last */
+	rr_status status;
+	rr_error error;
+	rr_run_stats stats;
+	struct rr_work *next;
+};
+
+struct rr_comm {
+	int32_t rank, world;
+	rr_options options;
+	uint32_t pauses;
+	struct rr_shm shm;
+	struct rr_engine engine;
+	struct rr_mailbox mailbox;
+	/* the queue, in call order */
+	struct rr_work *first, *last;
+	struct rr_work call; /* the blocking call's */
+	uint64_t op;         /* the last one given out; ops count from 1 */
+	/* scratch: registered, grown on demand */
+	void *scratch;
+	uint64_t scratch_bytes;
+	uint32_t descriptor_next;
+	uint32_t plan_count;
+	/* of the last finished operation */
+	rr_run_stats stats;
+	uint64_t *sent_before, *received_before; /* [world] link bytes when it began */
+	rr_link_stats *link_stats;               /* [world] */
+	uint64_t mailbox_sent_bytes;             /* since the beginning, to each peer */
+	uint64_t mailbox_sent_slices;
+	/* failure */
+	bool failed;
+	rr_error failure; /* once failed */
+	_Atomic uint32_t abort_wanted;
+	char abort_reason[256];
+	/* driving */
+	pthread_mutex_t driver;
+	_Atomic uint32_t callers;   /* that want to drive: the progress thread stands back */
+	_Atomic uint32_t unfinished; /* works not DONE */
+	uint64_t process_mark;      /* of the process that made it */
+	_Atomic uint32_t listed;     /* the progress thread has it on its list */
+	struct rr_comm *thread_next;
+};
+
+/* comm.c */
+/* Whether the communicator may be used by this process; else the error. */
+rr_status rr_comm_usable(struct rr_comm *comm);
+rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes);
+
+/* operation.c */
+void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work);
+/* RR_AGAIN while works are unfinished, RR_OK when none is. Errors end all works and are kept in them. */
+rr_status rr_operation_progress(struct rr_comm *comm, bool *moved);
+/* How a peer reaches a buffer of one piece; RR_AGAIN: a peer could not be told yet. */
+rr_status rr_operation_place(struct rr_comm *comm, const void *address, uint64_t bytes, uint64_t begin,
+			     struct rr_place *out);
+
+/* watch.c */
+/* Look around; an error found here fails the communicator. */
+void rr_watch_look(struct rr_comm *comm);
+/* The communicator is lost: end all works, tell the page, quarantine. The first error stays. */
+void rr_watch_fail(struct rr_comm *comm, const rr_error *error);
+/* The text of a mismatch with `peer` in `op`, from both pages, as this thread's record. */
+void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op);
+
+/* drive.c */
+/* Drive until the work is done or `until_ns`: RR_AGAIN then. The driver is in hand, or is taken here. */
+rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns);
+rr_status rr_drive(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns);
+void rr_drive_take(struct rr_comm *comm);
+void rr_drive_leave(struct rr_comm *comm);
+/* Hand unfinished works to the progress thread, which starts if it is not there. */
+rr_status rr_drive_hand_over(struct rr_comm *comm);
+void rr_drive_forget(struct rr_comm *comm);
+/* Differs in a child of the process that made a communicator. */
+uint64_t rr_drive_process_mark(void);
+
+#endif

@@ -1,0 +1,264 @@
+/*
+ * drive.c - who makes progress.
+ *
+ * A communicator has one driver at a time: whoever holds its `driver` lock. A blocking call or a wait
+ * drives its own; the process's one progress thread drives the others, and lives only while
+ * asynchronous work is outstanding. `callers` counts who wants to drive: the thread stands back for
+ * them, and the last one to leave wakes it if work is left.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "clock.h"
+#include "comm.h"
+#include "order.h"
+#include "status.h"
+
+#define NAP_NS 50000u                     /* with several idle communicators: none has the only bell */
+#define STAND_BACK_NS (20 * RR_NS_PER_MS) /* a leaving caller signals; this only bounds a surprise */
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t list_news = PTHREAD_COND_INITIALIZER;
+static struct rr_comm *list; /* communicators with outstanding asynchronous work */
+static struct rr_comm *thread_inside; /* the one the thread is working on */
+static bool thread_runs;
+static _Atomic uint64_t process_mark = 1;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+/* In a child nothing of this is usable: the progress thread is gone, the pages are the parent's. */
+static void after_fork_in_child(void)
+{
+	atomic_fetch_add_explicit(&process_mark, 1, memory_order_relaxed);
+	pthread_mutex_init(&list_lock, NULL);
+	pthread_cond_init(&list_news, NULL);
+	list = NULL;
+	thread_inside = NULL;
+	thread_runs = false;
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+uint64_t rr_drive_process_mark(void)
+{
+	pthread_once(&fork_once, watch_forks);
+	return rr_own64(&process_mark);
+}
+
+void rr_drive_take(struct rr_comm *comm)
+{
+	atomic_fetch_add_explicit(&comm->callers, 1, memory_order_seq_cst);
+	if (pthread_mutex_trylock(&comm->driver) == 0)
+		return;
+	rr_shm_wake(comm->shm.page); /* the progress thread may sleep on our bell, driver in hand */
+	pthread_mutex_lock(&comm->driver);
+}
+
+void rr_drive_leave(struct rr_comm *comm)
+{
+	bool left = rr_own32(&comm->unfinished) != 0;
+
+	pthread_mutex_unlock(&comm->driver);
+	if (atomic_fetch_sub_explicit(&comm->callers, 1, memory_order_seq_cst) == 1 && left) {
+		pthread_mutex_lock(&list_lock);
+		pthread_cond_signal(&list_news);
+		pthread_mutex_unlock(&list_lock);
+	}
+}
+
+static bool work_done(struct rr_work *work)
+{
+	return rr_observe32(&work->state) == RR_WORK_DONE;
+}
+
+rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns)
+{
+	struct rr_page *page = comm->shm.page;
+	struct rr_wait wait;
+
+	rr_wait_start(&wait, comm->pauses);
+	while (!work_done(work)) {
+		bool moved = false;
+		rr_operation_progress(comm, &moved);
+		if (work_done(work))
+			break;
+		if (moved) {
+			rr_wait_moved(&wait, page);
+			continue;
+		}
+		if (!rr_wait_step(&wait, page))
+			continue;
+		rr_watch_look(comm);
+		if (rr_now_ns() >= until_ns)
+			break;
+	}
+	rr_wait_stop(&wait, page);
+	if (!work_done(work))
+		return RR_AGAIN;
+	return work->status < 0 ? rr_error_set(&work->error) : RR_OK;
+}
+
+rr_status rr_drive(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns)
+{
+	rr_status status;
+
+	rr_drive_take(comm);
+	status = rr_drive_held(comm, work, until_ns);
+	rr_drive_leave(comm);
+	return status;
+}
+
+/* ---- the progress thread ---- */
+
+static void list_append(struct rr_comm *comm)
+{
+	struct rr_comm **link = &list;
+
+	while (*link)
+		link = &(*link)->thread_next;
+	comm->thread_next = NULL;
+	*link = comm;
+}
+
+static bool list_remove(struct rr_comm *comm)
+{
+	struct rr_comm **link = &list;
+
+	while (*link && *link != comm)
+		link = &(*link)->thread_next;
+	if (!*link)
+		return false;
+	*link = comm->thread_next;
+	return true;
+}
+
+/* One pass over one communicator; `alone`: its bell may be slept on. */
+static bool pass(struct rr_comm *comm, struct rr_wait *wait, bool alone)
+{
+	bool moved = false;
+
+	if (rr_own32(&comm->callers) || pthread_mutex_trylock(&comm->driver) != 0)
+		return false;
+	rr_operation_progress(comm, &moved);
+	if (moved)
+		rr_wait_moved(wait, comm->shm.page);
+	else if (comm->first && alone) {
+		if (rr_wait_step(wait, comm->shm.page))
+			rr_watch_look(comm);
+	} else if (comm->first) {
+		rr_watch_look(comm);
+	}
+	if (!alone || !comm->first || rr_own32(&comm->callers))
+		rr_wait_stop(wait, comm->shm.page);
+	pthread_mutex_unlock(&comm->driver);
+	return moved;
+}
+
+/* Off the list if nothing is left to do. Under the list's lock. */
+static void retire(struct rr_comm *comm)
+{
+	atomic_store_explicit(&comm->listed, 0, memory_order_seq_cst);
+	/* pairs with rr_drive_hand_over(): one of us sees the other's store */
+	if (atomic_load_explicit(&comm->unfinished, memory_order_seq_cst))
+		atomic_store_explicit(&comm->listed, 1, memory_order_seq_cst);
+	else
+		list_remove(comm);
+}
+
+static void stand_back(bool callers)
+{
+	struct timespec until;
+
+	if (!callers) {
+		struct timespec nap = {.tv_nsec = NAP_NS};
+		pthread_mutex_unlock(&list_lock);
+		nanosleep(&nap, NULL);
+		pthread_mutex_lock(&list_lock);
+		return;
+	}
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += (long)STAND_BACK_NS;
+	until.tv_sec += until.tv_nsec / (long)RR_NS_PER_S;
+	until.tv_nsec %= (long)RR_NS_PER_S;
+	pthread_cond_timedwait(&list_news, &list_lock, &until);
+}
+
+static void *progress_thread(void *unused)
+{
+	struct rr_wait wait;
+	struct rr_comm *last = NULL;
+
+	(void)unused;
+	rr_wait_start(&wait, 0);
+	pthread_mutex_lock(&list_lock);
+	while (list) {
+		struct rr_comm *comm = list;
+		bool alone = !comm->thread_next, moved, callers;
+
+		list_remove(comm); /* each in turn */
+		list_append(comm);
+		thread_inside = comm;
+		pthread_mutex_unlock(&list_lock);
+		if (comm != last)
+			rr_wait_start(&wait, comm->pauses);
+		last = comm;
+		moved = pass(comm, &wait, alone);
+		callers = rr_own32(&comm->callers) != 0;
+		pthread_mutex_lock(&list_lock);
+		if (rr_own32(&comm->unfinished) == 0)
+			retire(comm);
+		thread_inside = NULL;
+		if (!moved && list && (callers || !alone))
+			stand_back(callers && alone);
+	}
+	thread_runs = false;
+	pthread_mutex_unlock(&list_lock);
+	return NULL;
+}
+
+rr_status rr_drive_hand_over(struct rr_comm *comm)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	int failed = 0;
+
+	if (atomic_load_explicit(&comm->listed, memory_order_seq_cst)) /* pairs with retire() */
+		return RR_OK;
+	pthread_mutex_lock(&list_lock);
+	if (!rr_own32(&comm->listed)) {
+		list_append(comm);
+		atomic_store_explicit(&comm->listed, 1, memory_order_seq_cst);
+	}
+	if (!thread_runs) {
+		pthread_attr_init(&attributes);
+		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+		failed = pthread_create(&thread, &attributes, progress_thread, NULL);
+		pthread_attr_destroy(&attributes);
+		thread_runs = !failed;
+	}
+	pthread_mutex_unlock(&list_lock);
+	if (failed)
+		return rr_fail(RR_ERR_SYSTEM, "cannot start the progress thread: %s", strerror(failed));
+	return RR_OK;
+}
+
+void rr_drive_forget(struct rr_comm *comm)
+{
+	struct timespec nap = {.tv_nsec = NAP_NS};
+
+	pthread_mutex_lock(&list_lock);
+	list_remove(comm);
+	while (thread_inside == comm) {
+		pthread_mutex_unlock(&list_lock);
+		rr_shm_wake(comm->shm.page);
+		nanosleep(&nap, NULL);
+		pthread_mutex_lock(&list_lock);
+	}
+	list_remove(comm);
+	pthread_mutex_unlock(&list_lock);
+}

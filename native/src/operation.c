@@ -1,0 +1,200 @@
+/* operation.c - the operations of a communicator, one after another in call order. */
+#include "comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "memory.h"
+#include "order.h"
+#include "status.h"
+
+#define CMA_BYTES_MIN (32u << 10) /* below, one copy through a slot is cheaper than a system call */
+
+void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work)
+{
+	work->next = NULL;
+	work->status = RR_AGAIN;
+	work->op = ++comm->op;
+	rr_note32(&work->state, RR_WORK_QUEUED);
+	if (comm->last)
+		comm->last->next = work;
+	else
+		comm->first = work;
+	comm->last = work;
+	atomic_fetch_add_explicit(&comm->unfinished, 1, memory_order_seq_cst);
+}
+
+rr_status rr_operation_place(struct rr_comm *comm, const void *address, uint64_t bytes, uint64_t begin,
+			     struct rr_place *out)
+{
+	struct rr_region region;
+
+	*out = (struct rr_place){0};
+	if (!address || !bytes)
+		return RR_OK;
+	if (rr_memory_find(address, bytes, &region)) {
+		rr_status status = rr_shm_announce(&comm->shm, &region);
+		if (status != RR_OK)
+			return status;
+		out->base = (uint64_t)((const char *)address - region.address) - begin;
+		out->region = region.id;
+		out->reach = RR_REACH_REGION;
+	} else if (bytes >= CMA_BYTES_MIN) {
+		out->base = (uint64_t)(uintptr_t)address - begin;
+		out->reach = RR_REACH_CMA;
+	}
+	return RR_OK;
+}
+
+/* Input's and output's places, from the plan's cache while addresses and regions are the same. */
+static rr_status find_places(struct rr_comm *comm, struct rr_work *work, struct rr_place *places)
+{
+	struct rr_plan *plan = work->plan;
+	uint64_t generation = rr_memory_generation();
+	const void *addresses[2] = {work->input.zero || !work->input.count ? work->input_address : NULL,
+				    work->output.zero || !work->output.count ? work->output_address : NULL};
+	uint64_t begins[2] = {plan->input_begin, plan->output_begin};
+	uint64_t ends[2] = {plan->input_end, plan->output_end};
+
+	memset(places, 0, RR_BUFFER_COUNT * sizeof(*places));
+	for (int b = 0; b < 2; b++) {
+		if (work->extents)
+			break; /* several pieces: through slots */
+		if (plan->place_generation != generation || plan->place_address[b] != addresses[b]) {
+			rr_status status = rr_operation_place(comm, addresses[b], ends[b] - begins[b], begins[b], &plan->place[b]);
+			if (status != RR_OK) {
+				plan->place_generation = 0;
+				return status;
+			}
+			plan->place_address[b] = addresses[b];
+		}
+		places[b] = plan->place[b];
+	}
+	if (!work->extents)
+		plan->place_generation = generation;
+	if (plan->uses[RR_SCRATCH])
+		return rr_operation_place(comm, comm->scratch, comm->scratch_bytes, 0, &places[RR_SCRATCH]);
+	return RR_OK;
+}
+
+static void enter(struct rr_comm *comm, struct rr_work *work)
+{
+	struct rr_page *page = comm->shm.page;
+	struct rr_plan *plan = work->plan;
+	struct rr_descriptor *told = &page->descriptors[plan->descriptor_index];
+
+	if (told->hash != plan->descriptor.hash) /* a later plan took our place in the table */
+		*told = plan->descriptor;
+	rr_publish64(&page->entries[work->op % RR_ENTRY_COUNT], rr_entry(work->op, plan->descriptor_index));
+}
+
+static rr_status start(struct rr_comm *comm, struct rr_work *work)
+{
+	struct rr_plan *plan = work->plan;
+	struct rr_buffer buffers[RR_BUFFER_COUNT] = {work->input, work->output, {.zero = comm->scratch}};
+	struct rr_place places[RR_BUFFER_COUNT];
+	rr_status status;
+
+	work->started_ns = work->started_ns ? work->started_ns : rr_now_ns();
+	if (plan->mailbox) {
+		enter(comm, work);
+		rr_mailbox_post(&comm->mailbox, plan, work->input_address);
+		rr_note32(&work->state, RR_WORK_RUNNING);
+		return RR_OK;
+	}
+	status = find_places(comm, work, places);
+	if (status != RR_OK)
+		return status;
+	status = rr_engine_start(&comm->engine, plan, work->op, buffers, places);
+	if (status != RR_OK)
+		return status;
+	enter(comm, work);
+	for (uint32_t i = 0; i < plan->peer_count; i++) {
+		int32_t peer = plan->peers[i];
+		comm->sent_before[peer] = comm->engine.out[peer]->bytes;
+		comm->received_before[peer] = comm->engine.in[peer]->bytes;
+	}
+	rr_note32(&work->state, RR_WORK_RUNNING);
+	return RR_OK;
+}
+
+static void count_engine(struct rr_comm *comm, const struct rr_plan *plan, rr_run_stats *stats)
+{
+	for (uint32_t i = 0; i < plan->peer_count; i++) {
+		int32_t peer = plan->peers[i];
+		rr_link_stats *link = &comm->link_stats[peer];
+		link->sent_bytes = comm->engine.out[peer]->bytes - comm->sent_before[peer];
+		link->received_bytes = comm->engine.in[peer]->bytes - comm->received_before[peer];
+		stats->sent_bytes += link->sent_bytes;
+		stats->received_bytes += link->received_bytes;
+	}
+	stats->steps = plan->rows->step_count;
+}
+
+static void finish(struct rr_comm *comm, struct rr_work *work)
+{
+	struct rr_plan *plan = work->plan;
+	struct rr_page *page = comm->shm.page;
+	rr_run_stats stats = {.op = work->op, .elapsed_ns = rr_now_ns() - work->started_ns};
+
+	if (plan->mailbox) {
+		stats.steps = 1;
+		stats.sent_bytes = plan->vector_bytes * (uint64_t)(comm->world - 1);
+		stats.received_bytes = stats.sent_bytes;
+		comm->mailbox_sent_bytes += plan->vector_bytes;
+		comm->mailbox_sent_slices++;
+	} else {
+		count_engine(comm, plan, &stats);
+	}
+	comm->stats = stats;
+	rr_publish64(&page->op_done, work->op);
+	comm->first = work->next;
+	if (!comm->first)
+		comm->last = NULL;
+	work->stats = stats;
+	work->status = RR_OK;
+	atomic_fetch_sub_explicit(&comm->unfinished, 1, memory_order_relaxed);
+	rr_publish32(&work->state, RR_WORK_DONE); /* pairs with rr_work_wait() */
+}
+
+/* An error of the operation in flight: add where, and end everything. */
+static void lose(struct rr_comm *comm, struct rr_work *work, rr_status status)
+{
+	rr_error *error = rr_error_here();
+	int32_t peer = error->peer;
+
+	if (status == RR_ERR_MISMATCH) {
+		peer = work->plan->mailbox ? comm->mailbox.mismatch : comm->engine.waiting_peer;
+		rr_watch_mismatch(comm, peer, work->op);
+	} else if (!work->plan->mailbox) {
+		error->peer = peer >= 0 ? peer : comm->engine.waiting_peer;
+		error->row = comm->engine.waiting_row;
+	}
+	error->op = (int64_t)work->op;
+	rr_watch_fail(comm, error);
+}
+
+rr_status rr_operation_progress(struct rr_comm *comm, bool *moved)
+{
+	for (struct rr_work *work = comm->first; work; work = comm->first) {
+		rr_status status = RR_OK;
+
+		if (rr_own32(&work->state) == RR_WORK_QUEUED) {
+			status = start(comm, work);
+			*moved = *moved || status == RR_OK;
+		}
+		if (status == RR_OK)
+			status = work->plan->mailbox ? rr_mailbox_poll(&comm->mailbox, work->plan, work->output_address)
+						     : rr_engine_progress(&comm->engine, moved);
+		if (status == RR_AGAIN)
+			return RR_AGAIN;
+		if (status < 0) {
+			lose(comm, work, status);
+			return status;
+		}
+		finish(comm, work);
+		*moved = true;
+	}
+	return RR_OK;
+}

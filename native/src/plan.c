@@ -1,0 +1,202 @@
+/* plan.c - plans: made, checked, bound. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm.h"
+#include "status.h"
+
+#define SLICE_BYTES_MIN 4096u
+
+static bool reduces(int32_t collective)
+{
+	return collective == RR_ALL_REDUCE || collective == RR_REDUCE_SCATTER || collective == RR_REDUCE;
+}
+
+static rr_status check_spec(const rr_comm *comm, const rr_plan_spec *spec)
+{
+	const struct rr_schedule *rows = spec->schedule;
+
+	if (spec->dtype < 0 || spec->dtype >= (int32_t)RR_DTYPE_COUNT || spec->redop < 0 || spec->redop >= (int32_t)RR_REDOP_COUNT)
+		return rr_fail(RR_ERR_ARGUMENT, "dtype %d, redop %d: see rr_dtype and rr_redop", spec->dtype, spec->redop);
+	if (!rr_dtype_is_float((rr_dtype)spec->dtype) && reduces(spec->collective) && (spec->redop == RR_AVG || spec->scale != 1.0))
+		return rr_fail(RR_ERR_ARGUMENT, "avg and scale need a floating dtype, this is %s", rr_dtype_name((rr_dtype)spec->dtype));
+	if (isnan(spec->scale))
+		return rr_fail(RR_ERR_ARGUMENT, "scale is NaN");
+	if (spec->count > UINT64_MAX / 16 / rr_dtype_bytes((rr_dtype)spec->dtype))
+		return rr_fail(RR_ERR_ARGUMENT, "count %llu is beyond 64-bit arithmetic in bytes", (unsigned long long)spec->count);
+	if (!rows)
+		return rr_fail(RR_ERR_ARGUMENT, "schedule is NULL");
+	if ((int32_t)rows->world != comm->world || (int32_t)rows->rank != comm->rank)
+		return rr_fail(RR_ERR_ARGUMENT, "the schedule is rank %u's of %u ranks, this is rank %d of %d", rows->rank,
+			       rows->world, comm->rank, comm->world);
+	for (uint32_t c = 0; c < rows->chunk_count; c++)
+		if (spec->chunk_offsets[c] > spec->chunk_offsets[c + 1])
+			return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets[%u] is above its successor", c);
+	if (spec->chunk_offsets[0] != 0 || spec->chunk_offsets[rows->chunk_count] != spec->count)
+		return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets must run from 0 to count");
+	if (spec->mailbox && (spec->count * rr_dtype_bytes((rr_dtype)spec->dtype) > RR_MAILBOX_BYTES ||
+			      comm->world > (int32_t)RR_MAILBOX_WORLD_MAX ||
+			      (spec->collective != RR_ALL_REDUCE && spec->collective != RR_BARRIER)))
+		return rr_fail(RR_ERR_UNSUPPORTED, "mailboxes carry all_reduce and barrier of at most %u bytes among at most %u ranks",
+			       RR_MAILBOX_BYTES, RR_MAILBOX_WORLD_MAX);
+	return RR_OK;
+}
+
+static rr_status check_rows(const struct rr_schedule *rows, uint32_t round_count)
+{
+	for (uint32_t r = 0; r < rows->row_count; r++) {
+		const struct rr_row *row = &rows->rows[r];
+		if ((uint32_t)(row->receive_end - row->receive_begin) + 1 > RR_COMBINE_SOURCES_MAX)
+			return rr_fail(RR_ERR_UNSUPPORTED, "row %u adds more than %u vectors: use algorithm ring for so many ranks",
+				       r, RR_COMBINE_SOURCES_MAX);
+		if (round_count > 1 && row->chunk_end - row->chunk_begin > 1)
+			return rr_fail(RR_ERR_ARGUMENT, "round_count %u: row %u moves several chunks at once", round_count, r);
+	}
+	return RR_OK;
+}
+
+static rr_status find_peers(struct rr_plan *plan, int32_t world)
+{
+	plan->peers = calloc((size_t)world, sizeof(*plan->peers));
+	if (!plan->peers)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan");
+	for (int32_t r = 0; r < world; r++)
+		if (plan->rows->sends_to[r] || plan->rows->receives_from[r])
+			plan->peers[plan->peer_count++] = r;
+	return RR_OK;
+}
+
+static void find_buffers(struct rr_plan *plan, int32_t rank)
+{
+	const struct rr_schedule *rows = plan->rows;
+	uint64_t cell = 0;
+
+	for (uint32_t r = 0; r < rows->row_count; r++) {
+		const struct rr_row *row = &rows->rows[r];
+		plan->uses[row->buffer] = true;
+		if (row->operand_buffer >= 0)
+			plan->uses[row->operand_buffer] = true;
+		if (row->buffer != RR_SCRATCH)
+			continue;
+		for (uint32_t k = 0; k < plan->round_count; k++) {
+			uint64_t bytes = plan->round_count == 1
+				? plan->chunk_offsets[row->chunk_end] - plan->chunk_offsets[row->chunk_begin]
+				: rr_plan_part(plan, (uint32_t)row->chunk_begin, k + 1) - rr_plan_part(plan, (uint32_t)row->chunk_begin, k);
+			cell = bytes > cell ? bytes : cell;
+		}
+	}
+	plan->cell_bytes = (cell + 63) / 64 * 64;
+	plan->input_end = plan->vector_bytes;
+	plan->output_end = plan->vector_bytes;
+	if (plan->descriptor.collective == RR_REDUCE_SCATTER) {
+		plan->output_begin = plan->chunk_offsets[rank];
+		plan->output_end = plan->chunk_offsets[rank + 1];
+	}
+	if (plan->descriptor.collective == RR_ALL_GATHER) {
+		plan->input_begin = plan->chunk_offsets[rank];
+		plan->input_end = plan->chunk_offsets[rank + 1];
+	}
+}
+
+static void describe(struct rr_plan *plan, const rr_plan_spec *spec, uint64_t slice_bytes)
+{
+	struct rr_descriptor *descriptor = &plan->descriptor;
+
+	descriptor->count = spec->count;
+	descriptor->schedule = spec->schedule->identity;
+	descriptor->chunks = rr_hash_bytes(spec->chunk_offsets, (spec->schedule->chunk_count + 1) * sizeof(uint64_t), 0);
+	descriptor->slice_bytes = slice_bytes;
+	descriptor->scale = spec->scale;
+	descriptor->collective = spec->collective;
+	descriptor->dtype = spec->dtype;
+	descriptor->redop = reduces(spec->collective) ? spec->redop : 0;
+	descriptor->root = spec->root;
+	descriptor->round_count = plan->round_count;
+	descriptor->mailbox = spec->mailbox;
+	memcpy(descriptor->algorithm, spec->algorithm, sizeof(descriptor->algorithm));
+	descriptor->hash = rr_descriptor_hash(descriptor);
+}
+
+static rr_status fill(struct rr_comm *comm, struct rr_plan *plan, const rr_plan_spec *spec)
+{
+	uint64_t slot_bytes = comm->shm.layout.slot_bytes;
+	uint64_t slice_bytes = spec->slice_bytes ? spec->slice_bytes : slot_bytes;
+	uint32_t chunk_count = spec->schedule->chunk_count;
+
+	slice_bytes = slice_bytes > slot_bytes ? slot_bytes : slice_bytes;
+	slice_bytes = slice_bytes < SLICE_BYTES_MIN ? SLICE_BYTES_MIN : slice_bytes / 64 * 64;
+	plan->comm = comm;
+	plan->element_bytes = (uint32_t)rr_dtype_bytes((rr_dtype)spec->dtype);
+	plan->vector_bytes = spec->count * plan->element_bytes;
+	plan->slice_bytes = (uint32_t)slice_bytes;
+	plan->round_count = spec->round_count ? spec->round_count : 1;
+	plan->mailbox = spec->mailbox != 0;
+	plan->pass = rr_combine_lookup((rr_dtype)spec->dtype, (rr_redop)spec->redop, rr_simd_level_best());
+	plan->factor = spec->scale / (spec->redop == RR_AVG ? comm->world : 1);
+	plan->post = reduces(spec->collective) && plan->factor != 1.0;
+	plan->rows = rr_schedule_copy(spec->schedule);
+	plan->chunk_offsets = calloc((size_t)chunk_count + 1, sizeof(uint64_t));
+	if (!plan->rows || !plan->chunk_offsets)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan of %u rows", spec->schedule->row_count);
+	for (uint32_t c = 0; c <= chunk_count; c++)
+		plan->chunk_offsets[c] = spec->chunk_offsets[c] * plan->element_bytes;
+	rr_status status = check_rows(plan->rows, plan->round_count);
+	if (status >= 0)
+		status = find_peers(plan, comm->world);
+	if (status < 0)
+		return status;
+	describe(plan, spec, slice_bytes);
+	find_buffers(plan, comm->rank);
+	if (!plan->uses[RR_SCRATCH])
+		return RR_OK;
+	/* Two rounds are open at most: their cells alternate. */
+	return rr_comm_scratch(comm, plan->cell_bytes * plan->rows->cell_count * (plan->round_count > 1 ? 2 : 1) + 64);
+}
+
+rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
+{
+	struct rr_plan *plan;
+	rr_status status = rr_comm_usable(comm);
+
+	if (status < 0)
+		return status;
+	status = check_spec(comm, spec);
+	if (status < 0)
+		return status;
+	plan = calloc(1, sizeof(*plan));
+	if (!plan)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan");
+	rr_drive_take(comm); /* scratch may move: no operation of others in between */
+	if (rr_own32(&comm->unfinished) && spec->schedule->cell_count)
+		for (struct rr_work *work = comm->first; work; work = comm->first) {
+			rr_drive_leave(comm);
+			rr_drive(comm, work, UINT64_MAX);
+			rr_drive_take(comm);
+		}
+	status = fill(comm, plan, spec);
+	if (status >= 0) {
+		plan->descriptor_index = comm->descriptor_next++ % RR_DESCRIPTOR_COUNT;
+		comm->plan_count++;
+	}
+	rr_drive_leave(comm);
+	if (status < 0) {
+		plan->comm = NULL;
+		rr_plan_free(plan);
+		return status;
+	}
+	*out = plan;
+	return RR_OK;
+}
+
+void rr_plan_free(rr_plan *plan)
+{
+	if (!plan)
+		return;
+	if (plan->comm)
+		plan->comm->plan_count--;
+	rr_schedule_free(plan->rows);
+	free(plan->chunk_offsets);
+	free(plan->peers);
+	free(plan);
+}

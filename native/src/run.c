@@ -1,0 +1,258 @@
+/* run.c - runs of plans: blocking, bound, and asynchronous. Check, enqueue, drive. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "comm.h"
+#include "order.h"
+#include "status.h"
+
+#define RETURN_NS (50 * RR_NS_PER_MS) /* an interpreter wants to look at its signals */
+
+static rr_status check_buffers(const struct rr_plan *plan, const void *input, const void *output)
+{
+	if (plan->uses[RR_INPUT] && !input && plan->input_end > plan->input_begin)
+		return rr_fail(RR_ERR_ARGUMENT, "input is NULL: this rank gives %llu bytes to %s",
+			       (unsigned long long)(plan->input_end - plan->input_begin),
+			       rr_collective_name(plan->descriptor.collective));
+	if (plan->uses[RR_OUTPUT] && !output && plan->output_end > plan->output_begin)
+		return rr_fail(RR_ERR_ARGUMENT, "output is NULL: this rank gets %llu bytes of %s",
+			       (unsigned long long)(plan->output_end - plan->output_begin),
+			       rr_collective_name(plan->descriptor.collective));
+	return RR_OK;
+}
+
+static void set_work(struct rr_work *work, struct rr_plan *plan, const void *input, void *output, uint64_t timeout_ns)
+{
+	struct rr_comm *comm = plan->comm;
+
+	work->comm = comm;
+	work->plan = plan;
+	work->input_address = input;
+	work->output_address = output;
+	work->input = (struct rr_buffer){.zero = (char *)((uintptr_t)input - plan->input_begin)};
+	work->output = (struct rr_buffer){.zero = (char *)((uintptr_t)output - plan->output_begin)};
+	work->started_ns = rr_now_ns();
+	work->deadline_ns = work->started_ns + (timeout_ns ? timeout_ns : comm->options.timeout_ns);
+}
+
+/* A tiny message whose peers answer while we spin: no clock, no queue. RR_AGAIN: they did not. */
+static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void *input, void *output)
+{
+	struct rr_page *page = comm->shm.page;
+	struct rr_descriptor *told = &page->descriptors[plan->descriptor_index];
+	rr_status status = RR_AGAIN;
+
+	if (told->hash != plan->descriptor.hash)
+		*told = plan->descriptor;
+	comm->op++;
+	rr_publish64(&page->entries[comm->op % RR_ENTRY_COUNT], rr_entry(comm->op, plan->descriptor_index));
+	rr_mailbox_post(&comm->mailbox, plan, input);
+	for (uint32_t spin = 0; spin <= comm->pauses; spin++) {
+		status = rr_mailbox_poll(&comm->mailbox, plan, output);
+		if (status != RR_AGAIN)
+			break;
+		rr_pause();
+	}
+	if (status != RR_OK)
+		return RR_AGAIN; /* also a mismatch: the queue's way tells it */
+	rr_publish64(&page->op_done, comm->op);
+	comm->mailbox_sent_bytes += plan->vector_bytes;
+	comm->mailbox_sent_slices++;
+	comm->stats = (rr_run_stats){.op = comm->op, .steps = 1,
+				     .sent_bytes = plan->vector_bytes * (uint64_t)(comm->world - 1),
+				     .received_bytes = plan->vector_bytes * (uint64_t)(comm->world - 1)};
+	return RR_OK;
+}
+
+/* What run_tiny() began goes on as an operation like any other. */
+static void continue_tiny(struct rr_comm *comm, struct rr_work *work)
+{
+	comm->op--;
+	rr_operation_enqueue(comm, work);
+	rr_note32(&work->state, RR_WORK_RUNNING);
+}
+
+static rr_status run(struct rr_plan *plan, const void *input, void *output, uint64_t timeout_ns)
+{
+	struct rr_comm *comm = plan->comm;
+	struct rr_work *work = &comm->call;
+	rr_status status = rr_comm_usable(comm);
+	bool tiny;
+
+	if (status < 0)
+		return status;
+	if (rr_own32(&work->state) != RR_WORK_DONE && work->comm)
+		return rr_fail(RR_ERR_ARGUMENT, "a blocking call is still in flight: call rr_comm_resume()");
+	rr_drive_take(comm);
+	tiny = plan->mailbox && !comm->first;
+	if (tiny && run_tiny(comm, plan, input, output) == RR_OK) {
+		rr_drive_leave(comm);
+		return RR_OK;
+	}
+	set_work(work, plan, input, output, timeout_ns);
+	if (tiny)
+		continue_tiny(comm, work);
+	else
+		rr_operation_enqueue(comm, work);
+	status = rr_drive_held(comm, work, work->started_ns + RETURN_NS);
+	rr_drive_leave(comm);
+	return status;
+}
+
+rr_status rr_plan_run(rr_plan *plan, const void *input, void *output, uint64_t timeout_ns)
+{
+	rr_status status = check_buffers(plan, input, output);
+
+	return status < 0 ? status : run(plan, input, output, timeout_ns);
+}
+
+rr_status rr_comm_resume(rr_comm *comm)
+{
+	if (!comm->call.comm)
+		return rr_fail(RR_ERR_ARGUMENT, "no blocking call is in flight");
+	return rr_drive(comm, &comm->call, rr_now_ns() + RETURN_NS);
+}
+
+rr_status rr_plan_bind(rr_plan *plan, const void *input, void *output)
+{
+	rr_status status = check_buffers(plan, input, output);
+
+	if (status < 0)
+		return status;
+	plan->bound_input = input;
+	plan->bound_output = output;
+	plan->bound = true;
+	return RR_OK;
+}
+
+rr_status rr_plan_call(rr_plan *plan)
+{
+	if (!plan->bound)
+		return rr_fail(RR_ERR_ARGUMENT, "the plan has no buffers: call rr_plan_bind() first");
+	return run(plan, plan->bound_input, plan->bound_output, 0);
+}
+
+/* ---- asynchronous ---- */
+
+static rr_status sum_extents(const rr_extent *extents, uint32_t count, uint32_t element_bytes, uint64_t need,
+			     const char *name)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		if (extents[i].bytes % element_bytes || (extents[i].bytes && !extents[i].address))
+			return rr_fail(RR_ERR_ARGUMENT, "%s extent %u: %llu bytes at %p", name, i,
+				       (unsigned long long)extents[i].bytes, extents[i].address);
+		bytes += extents[i].bytes;
+	}
+	if (bytes != need)
+		return rr_fail(RR_ERR_ARGUMENT, "%s extents hold %llu bytes, this rank's part has %llu", name,
+			       (unsigned long long)bytes, (unsigned long long)need);
+	return RR_OK;
+}
+
+/* Copies extents that are not empty; where coordinates begin at `begin`. */
+static void place_extents(struct rr_buffer *buffer, const rr_extent *from, uint32_t count, uint64_t begin,
+			  rr_extent *extents, uint64_t *starts)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		if (!from[i].bytes)
+			continue;
+		extents[kept] = from[i];
+		starts[kept] = begin;
+		begin += from[i].bytes;
+		kept++;
+	}
+	*buffer = (struct rr_buffer){.extents = extents, .starts = starts, .count = kept};
+}
+
+static rr_status set_extents(struct rr_work *work, struct rr_plan *plan, const rr_extent *input, uint32_t input_count,
+			     const rr_extent *output, uint32_t output_count)
+{
+	size_t count = (size_t)input_count + output_count;
+
+	work->extents = calloc(count + 1, sizeof(*work->extents));
+	work->starts = calloc(count + 1, sizeof(*work->starts));
+	if (!work->extents || !work->starts)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %zu extents", count);
+	place_extents(&work->input, input, input_count, plan->input_begin, work->extents, work->starts);
+	place_extents(&work->output, output, output_count, plan->output_begin, work->extents + input_count,
+		      work->starts + input_count);
+	return RR_OK;
+}
+
+rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
+			uint32_t output_count, uint64_t timeout_ns, rr_work **out)
+{
+	struct rr_comm *comm = plan->comm;
+	rr_status status = rr_comm_usable(comm);
+	struct rr_work *work;
+
+	if (status >= 0 && plan->uses[RR_INPUT])
+		status = sum_extents(input, input_count, plan->element_bytes, plan->input_end - plan->input_begin, "input");
+	if (status >= 0 && plan->uses[RR_OUTPUT])
+		status = sum_extents(output, output_count, plan->element_bytes, plan->output_end - plan->output_begin, "output");
+	if (status >= 0 && plan->mailbox && (input_count > 1 || output_count > 1))
+		status = rr_fail(RR_ERR_ARGUMENT, "a mailbox plan takes vectors of one piece");
+	if (status < 0)
+		return status;
+	work = calloc(1, sizeof(*work));
+	if (!work)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a work");
+	set_work(work, plan, input_count ? input[0].address : NULL, output_count ? output[0].address : NULL, timeout_ns);
+	if (input_count > 1 || output_count > 1)
+		status = set_extents(work, plan, input, input_count, output, output_count);
+	if (status < 0)
+		goto free_work;
+	rr_drive_take(comm);
+	if (comm->failed) /* found by the progress thread in between */
+		status = rr_error_set(&comm->failure);
+	else
+		rr_operation_enqueue(comm, work);
+	rr_drive_leave(comm);
+	if (status < 0)
+		goto free_work;
+	status = rr_drive_hand_over(comm);
+	if (status < 0)
+		rr_comm_abort(comm, "no progress thread"); /* the work is done then, with this error */
+	*out = work;
+	return RR_OK;
+
+free_work:
+	free(work->extents);
+	free(work->starts);
+	free(work);
+	return status;
+}
+
+rr_status rr_work_wait(rr_work *work, uint64_t wait_ns)
+{
+	if (rr_observe32(&work->state) == RR_WORK_DONE)
+		return work->status < 0 ? rr_error_set(&work->error) : RR_OK;
+	if (work->comm->process_mark != rr_drive_process_mark())
+		return rr_comm_usable(work->comm);
+	if (wait_ns == 0)
+		return RR_AGAIN;
+	return rr_drive(work->comm, work, rr_now_ns() + (wait_ns < RETURN_NS ? wait_ns : RETURN_NS));
+}
+
+rr_status rr_work_stats(const rr_work *work, rr_run_stats *out)
+{
+	if (rr_observe32(&work->state) != RR_WORK_DONE)
+		return RR_AGAIN;
+	*out = work->stats;
+	return RR_OK;
+}
+
+rr_status rr_work_free(rr_work *work)
+{
+	if (rr_observe32(&work->state) != RR_WORK_DONE)
+		return RR_AGAIN;
+	free(work->extents);
+	free(work->starts);
+	free(work);
+	return RR_OK;
+}

@@ -1,0 +1,245 @@
+/*
+ * watch.c - what a waiting rank looks at, and how a communicator is lost.
+ *
+ * Every cause is found where it shows first and written to the finder's page; ranks that wait on the
+ * finder adopt its record, so all raise the same cause.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "clock.h"
+#include "comm.h"
+#include "memory.h"
+#include "order.h"
+#include "status.h"
+
+#define NAMED_MAX 8 /* ranks listed in a message */
+
+/* ---- words ---- */
+
+static const char *state_of_peer(struct rr_comm *comm, int32_t r, char *text, size_t size)
+{
+	struct rr_page *page = comm->shm.peers[r].page;
+	uint64_t done = rr_observe64(&page->op_done);
+	uint64_t newest = 0;
+
+	for (uint32_t i = 0; i < RR_ENTRY_COUNT; i++) {
+		uint64_t op = rr_observe64(&page->entries[i]) >> 8;
+		newest = op > newest ? op : newest;
+	}
+	if (newest <= done)
+		snprintf(text, size, "rank %d (pid %d) is in user code, last finished op %llu", r, comm->shm.peers[r].pid,
+			 (unsigned long long)done);
+	else
+		snprintf(text, size, "rank %d (pid %d) is in op %llu", r, comm->shm.peers[r].pid,
+			 (unsigned long long)newest);
+	return text;
+}
+
+/* "never entered: rank 2 (...), ...", or where the engine stands when all are in. */
+static void describe_wait(struct rr_comm *comm, uint64_t op, char *text, size_t size)
+{
+	size_t used = 0;
+	int named = 0;
+	char one[96];
+
+	text[0] = 0;
+	for (int32_t r = 0; r < comm->world && named < NAMED_MAX; r++) {
+		if (r == comm->rank)
+			continue;
+		uint64_t entry = rr_observe64(&comm->shm.peers[r].page->entries[op % RR_ENTRY_COUNT]);
+		if (entry >> 8 >= op)
+			continue;
+		used += (size_t)snprintf(text + used, size - used, "%s%s", named ? "; " : "never entered: ",
+					 state_of_peer(comm, r, one, sizeof(one)));
+		used = used < size ? used : size - 1;
+		named++;
+	}
+	if (named)
+		return;
+	if (comm->engine.waiting_peer >= 0)
+		snprintf(text, size, "all ranks entered; this rank waits in row %d for %s", comm->engine.waiting_row,
+			 state_of_peer(comm, comm->engine.waiting_peer, one, sizeof(one)));
+	else
+		snprintf(text, size, "all ranks entered");
+}
+
+void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op)
+{
+	char ours[320], theirs[320];
+	struct rr_page *page = comm->shm.peers[peer].page;
+	uint64_t entry = rr_observe64(&page->entries[op % RR_ENTRY_COUNT]);
+	const struct rr_work *work = comm->first;
+
+	rr_descriptor_text(&work->plan->descriptor, ours, sizeof(ours));
+	rr_descriptor_text(&page->descriptors[(entry & 0xff) % RR_DESCRIPTOR_COUNT], theirs, sizeof(theirs));
+	rr_fail(RR_ERR_MISMATCH, "ranks disagree in op %llu: rank %d called %s; rank %d called %s",
+		(unsigned long long)op, comm->rank, ours, peer, theirs);
+	rr_error *error = rr_error_here();
+	error->peer = peer;
+	error->op = (int64_t)op;
+	strcpy(error->hint, "all ranks must make the same calls in the same order with equal count, dtype, op, root and algorithm");
+}
+
+/* ---- the end ---- */
+
+static void quarantine_places(struct rr_comm *comm)
+{
+	for (int b = 0; b < RR_BUFFER_COUNT; b++) {
+		const struct rr_place *place = &comm->engine.open.place[b];
+		if (comm->engine.phase != RR_IDLE && place->reach == RR_REACH_REGION)
+			rr_memory_quarantine(place->region); /* without memory for it the old pages stay: said in the docs */
+	}
+}
+
+void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
+{
+	struct rr_work *work = comm->first;
+
+	if (!comm->failed) {
+		comm->failed = true;
+		comm->failure = *error;
+		comm->failure.rank = comm->rank;
+		strcpy(comm->failure.transport, "shm");
+		if (work)
+			snprintf(comm->failure.collective, sizeof(comm->failure.collective), "%s",
+				 rr_collective_name(work->plan->descriptor.collective));
+		comm->shm.page->error = comm->failure;
+		rr_publish32(&comm->shm.page->state, RR_PAGE_FAILED); /* pairs with adopt() */
+		rr_store_before_load();
+		for (int32_t r = 0; r < comm->world; r++)
+			if (r != comm->rank)
+				rr_shm_wake(comm->shm.peers[r].page);
+		quarantine_places(comm);
+	}
+	rr_engine_stop(&comm->engine);
+	while (work) {
+		struct rr_work *next = work->next;
+		work->error = comm->failure;
+		work->error.op = (int64_t)work->op;
+		snprintf(work->error.collective, sizeof(work->error.collective), "%s",
+			 rr_collective_name(work->plan->descriptor.collective));
+		work->status = (rr_status)comm->failure.status;
+		atomic_fetch_sub_explicit(&comm->unfinished, 1, memory_order_relaxed);
+		rr_publish32(&work->state, RR_WORK_DONE);
+		work = next;
+	}
+	comm->first = NULL;
+	comm->last = NULL;
+	rr_error_set(&comm->failure);
+}
+
+/* ---- looking ---- */
+
+/* A peer that failed tells why; the root cause is passed on as it is. */
+static void adopt(struct rr_comm *comm, int32_t r)
+{
+	rr_error error = comm->shm.peers[r].page->error;
+
+	error.message[sizeof(error.message) - 1] = 0;
+	error.hint[sizeof(error.hint) - 1] = 0;
+	switch ((rr_status)error.status) {
+	case RR_ERR_PEER_DIED:
+	case RR_ERR_MISMATCH:
+		if (error.peer == comm->rank && error.status == RR_ERR_MISMATCH)
+			error.peer = r;
+		rr_watch_fail(comm, &error);
+		return;
+	case RR_ERR_ABORTED:
+		rr_watch_fail(comm, &error);
+		return;
+	case RR_OK: case RR_AGAIN: case RR_ERR_ARGUMENT: case RR_ERR_NO_MEMORY: case RR_ERR_UNSUPPORTED:
+	case RR_ERR_SCHEDULE: case RR_ERR_LINK: case RR_ERR_PROTOCOL: case RR_ERR_TIMEOUT:
+	case RR_ERR_PEER_FAILED: case RR_ERR_PEER_CLOSED: case RR_ERR_CLOSED: case RR_ERR_FORKED:
+	case RR_ERR_SYSTEM: case RR_ERR_SETUP:
+		break;
+	}
+	char message[sizeof(error.message)];
+	snprintf(message, sizeof(message), "rank %d failed (%s): %.900s", r, rr_status_name((rr_status)error.status),
+		 error.message);
+	memcpy(error.message, message, sizeof(message));
+	error.status = RR_ERR_PEER_FAILED;
+	error.peer = r;
+	rr_watch_fail(comm, &error);
+}
+
+static bool look_at_peer(struct rr_comm *comm, int32_t r, const struct rr_work *work)
+{
+	struct rr_page *page = comm->shm.peers[r].page;
+	uint32_t state = rr_observe32(&page->state); /* pairs with rr_watch_fail() */
+
+	if (rr_observe64(&page->op_done) >= work->op)
+		return false; /* it is through with this operation: not what we wait for */
+	if (state == RR_PAGE_FAILED) {
+		adopt(comm, r);
+		return true;
+	}
+	if (state == RR_PAGE_CLOSED) {
+		rr_fail(RR_ERR_PEER_CLOSED, "rank %d closed its communicator; this rank is in op %llu (%s)", r,
+			(unsigned long long)work->op, rr_collective_name(work->plan->descriptor.collective));
+		rr_error_here()->peer = r;
+		strcpy(rr_error_here()->hint, "a rank returned early: make the same calls on all ranks before close()");
+		rr_watch_fail(comm, rr_error_here());
+		return true;
+	}
+	uint64_t entry = rr_observe64(&page->entries[work->op % RR_ENTRY_COUNT]);
+	if (entry >> 8 == work->op && rr_own32(&work->state) == RR_WORK_RUNNING &&
+	    page->descriptors[(entry & 0xff) % RR_DESCRIPTOR_COUNT].hash != work->plan->descriptor.hash) {
+		rr_watch_mismatch(comm, r, work->op);
+		rr_watch_fail(comm, rr_error_here());
+		return true;
+	}
+	return false;
+}
+
+static void look_at_time(struct rr_comm *comm, const struct rr_work *work)
+{
+	uint64_t now = rr_now_ns();
+	char where[700];
+
+	if (now < work->deadline_ns)
+		return;
+	describe_wait(comm, work->op, where, sizeof(where));
+	rr_fail(RR_ERR_TIMEOUT, "%s (op %llu) timed out after %.1f s: %s",
+		rr_collective_name(work->plan->descriptor.collective), (unsigned long long)work->op,
+		(double)(now - work->started_ns) / 1e9, where);
+	rr_error *error = rr_error_here();
+	error->op = (int64_t)work->op;
+	if (rr_own32(&work->state) == RR_WORK_RUNNING && !work->plan->mailbox) {
+		error->peer = comm->engine.waiting_peer;
+		error->row = comm->engine.waiting_row;
+	}
+	strcpy(error->hint, "look at the ranks named; raise timeout_s (or RDMARING_TIMEOUT, in seconds) if they are only slow");
+	rr_watch_fail(comm, error);
+}
+
+void rr_watch_look(struct rr_comm *comm)
+{
+	struct rr_work *work = comm->first;
+	int32_t dead;
+
+	if (comm->failed)
+		return;
+	if (rr_observe32(&comm->abort_wanted)) {
+		rr_fail(RR_ERR_ABORTED, "rank %d aborted: %s", comm->rank, comm->abort_reason);
+		rr_watch_fail(comm, rr_error_here());
+		return;
+	}
+	if (!work)
+		return;
+	dead = rr_shm_look(&comm->shm);
+	for (int32_t r = 0; r < comm->world; r++)
+		if (r != comm->rank && look_at_peer(comm, r, work))
+			return;
+	if (dead >= 0 && rr_observe64(&comm->shm.peers[dead].page->op_done) < work->op) {
+		rr_fail(RR_ERR_PEER_DIED, "rank %d (pid %d) died; its last finished op was %llu, rank %d is in op %llu (%s)",
+			dead, comm->shm.peers[dead].pid,
+			(unsigned long long)rr_observe64(&comm->shm.peers[dead].page->op_done), comm->rank,
+			(unsigned long long)work->op, rr_collective_name(work->plan->descriptor.collective));
+		rr_error_here()->peer = dead;
+		strcpy(rr_error_here()->hint, "see that rank's own output, and dmesg for the out-of-memory killer");
+		rr_watch_fail(comm, rr_error_here());
+		return;
+	}
+	look_at_time(comm, work);
+}
