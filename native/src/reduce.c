@@ -76,7 +76,7 @@ rr_combine_fn rr_combine_lookup(rr_dtype dtype, rr_redop redop, enum rr_simd_lev
 	return rr_combine_scalar[dtype][op];
 }
 
-void rr_combine_copy(const struct rr_combine *combine, size_t bytes)
+void rr_combine_memcpy(const struct rr_combine *combine, size_t bytes)
 {
 	const unsigned char *src = combine->src[0];
 	size_t block = combine->dst_count == 1 ? bytes : RR_COPY_BLOCK_BYTES;

@@ -27,7 +27,7 @@ extern const rr_combine_table rr_combine_v3;
 extern const rr_combine_table rr_combine_v4;
 #endif
 
-/* One source, no post-operation: bits are kept, NaN payloads too. bytes is of the vector. */
-void rr_combine_copy(const struct rr_combine *combine, size_t bytes);
+/* The source to each destination by memcpy. bytes is of the vector. */
+void rr_combine_memcpy(const struct rr_combine *combine, size_t bytes);
 
 #endif
