@@ -21,6 +21,7 @@ from rdmaring.rendezvous.sockets import format_address
 
 CONNECT_TIMEOUT_S = 5.0  # of one try at one address
 ANSWER_TIMEOUT_S = 5.0  # for a server to prove the secret
+CANDIDATE_TIMEOUT_S = 1.0  # where it may as well be at another port
 ANSWER_SLACK_S = 2.0  # the server tells of a timeout; we wait this much longer for its word
 RETRY_FIRST_S, RETRY_MAX_S = 0.02, 0.25
 
@@ -161,7 +162,6 @@ class _Search:
         self._patient = patient
         self._pause_s = RETRY_FIRST_S
         self._reasons: dict[str, str] = {}
-        self._silent: set[tuple[str, int]] = set()
 
     def find(self, rank: int) -> Connection:
         while True:
@@ -195,8 +195,7 @@ class _Search:
             if left_s <= 0:
                 return None
             connection = Connection(socket.socket(family, kind, protocol), name)
-            # A server that was silent once gets little time from then on: another candidate may be ours.
-            answer_s = 0.2 if address in self._silent else ANSWER_TIMEOUT_S
+            answer_s = ANSWER_TIMEOUT_S if len(self._addresses) == 1 else CANDIDATE_TIMEOUT_S
             try:
                 connection.open(place, min(left_s, CONNECT_TIMEOUT_S))
                 connection.meet(self._key, time.monotonic() + min(left_s, answer_s))
@@ -206,7 +205,6 @@ class _Search:
                 connection.close()
                 if len(self._addresses) == 1:
                     raise
-                self._silent.add(address)
             except OSError as error:
                 self._reasons[name] = error.strerror or str(error)
                 connection.close()

@@ -87,12 +87,12 @@ class Server:
     def stop(self, flush_s: float = 5.0) -> None:
         """Send what is still to be sent, for ``flush_s`` seconds at most, then close everything."""
         self._stop_by = time.monotonic() + flush_s
-        if self._thread.ident is None:
+        if self._thread.ident is None:  # never started
             self._close()
-            return
-        with contextlib.suppress(OSError):  # the thread has closed its end
-            self._wake_sender.send(b"x")
-        self._thread.join()
+        else:
+            with contextlib.suppress(OSError):  # the thread has closed its end
+                self._wake_sender.send(b"x")
+            self._thread.join()
         self._wake_sender.close()
 
     # ---- the thread ----

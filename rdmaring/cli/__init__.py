@@ -1,0 +1,1 @@
+"""The command ``rdmaring``: arguments, exit codes, tables."""
