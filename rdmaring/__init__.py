@@ -1,0 +1,117 @@
+"""rdmaring: ring all-reduce and its relatives between processes, without NCCL.
+
+>>> import numpy as np, rdmaring as rr
+>>> with rr.init() as comm:                  # under `rdmaring run -n 4 script.py`, torchrun, or by arguments
+...     comm.all_reduce(grad)                # in place: every rank's grad becomes the sum
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rdmaring._version import __version__
+from rdmaring.errors import (
+    AbortedError,
+    ArgumentError,
+    ArgumentTypeError,
+    CallError,
+    ClosedError,
+    CommunicatorError,
+    ForkedError,
+    LinkError,
+    MismatchError,
+    OperationTimeoutError,
+    OutOfMemoryError,
+    PeerClosedError,
+    PeerDiedError,
+    PeerFailedError,
+    ProtocolError,
+    RdmaringError,
+    ScheduleFormatError,
+    SetupError,
+    SystemCallError,
+    UnsupportedError,
+)
+
+__all__ = [
+    "AbortedError",
+    "ArgumentError",
+    "ArgumentTypeError",
+    "CallError",
+    "ClosedError",
+    "Communicator",
+    "CommunicatorError",
+    "ForkedError",
+    "Link",
+    "LinkError",
+    "MismatchError",
+    "OperationTimeoutError",
+    "OutOfMemoryError",
+    "PeerClosedError",
+    "PeerDiedError",
+    "PeerFailedError",
+    "Plan",
+    "ProtocolError",
+    "RdmaringError",
+    "RunStats",
+    "ScheduleFormatError",
+    "SetupError",
+    "SystemCallError",
+    "UnsupportedError",
+    "Work",
+    "__version__",
+    "init",
+]
+
+_LAZY = {
+    "Communicator": "rdmaring.communicator",
+    "Link": "rdmaring.topology",
+    "Plan": "rdmaring.plan",
+    "RunStats": "rdmaring.work",
+    "Work": "rdmaring.work",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'rdmaring' has no attribute {name!r}")
+
+
+def init(
+    rank: int | None = None,
+    size: int | None = None,
+    address: str | None = None,
+    *,
+    timeout_s: float | None = None,
+) -> Any:
+    """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
+
+    rank, size: this process's rank and the number of ranks. Default: what `rdmaring run` or torchrun has set;
+        without either, a world of one.
+    address: "host:port" where rank 0 listens; needed with rank and size.
+    timeout_s: seconds for the assembly, and default of every operation. Default: RDMARING_TIMEOUT, else 300.
+
+    Raises:
+        ArgumentError: arguments or variables that do not fit.
+        SetupError: the world did not assemble in time; the message names the missing ranks.
+    """
+    from rdmaring import group, rendezvous, settings
+    from rdmaring.communicator import Communicator
+
+    chosen = settings.read(os.environ, timeout_s)
+    try:
+        meeting = rendezvous.join(rank, size, address, chosen.timeout_s)
+    except rendezvous.RendezvousError as error:
+        raise SetupError(str(error), hint=error.hint) from error
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
+    try:
+        handle = group.create(meeting.rank, meeting.world, meeting.exchange, chosen)
+    except BaseException:
+        meeting.close()
+        raise
+    return Communicator(handle, meeting.rank, meeting.world, "world", chosen, meeting)

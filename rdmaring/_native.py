@@ -1,0 +1,80 @@
+"""The only module that touches the extension."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from rdmaring._rdmaring import ffi, lib
+from rdmaring.errors import BY_STATUS, RdmaringError
+
+__all__ = ["AGAIN", "OK", "check", "error_here", "ffi", "lib", "with_exchange"]
+
+OK = 0
+AGAIN = 1
+
+
+
+def error_here() -> RdmaringError:
+    """The exception that belongs to this thread's last native error; text and places come from C."""
+    record = ffi.new("rr_error *")
+    lib.rr_last_error(record)
+
+    def place(value: int) -> int | None:
+        return None if value < 0 else int(value)
+
+    def text(value: Any) -> str:
+        return str(ffi.string(value).decode("utf-8", "replace"))
+
+    return BY_STATUS.get(record.status, RdmaringError)(
+        text(record.message),
+        hint=text(record.hint),
+        rank=place(record.rank),
+        peer=place(record.peer),
+        transport=text(record.transport) or None,
+        collective=text(record.collective) or None,
+        op=place(record.op),
+        row=place(record.row),
+    )
+
+
+def check(status: int) -> int:
+    """Raise the exception of a negative status; give back the others."""
+    if status < 0:
+        raise error_here()
+    return status
+
+
+class _Exchange:
+    """What C's exchange callback calls; keeps an exception until C has returned."""
+
+    def __init__(self, gather: Callable[[bytes], bytes]) -> None:
+        self.gather = gather
+        self.error: BaseException | None = None
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def rr_py_exchange(user: Any, mine: Any, size: int, everyone: Any) -> int:
+    exchange: _Exchange = ffi.from_handle(user)
+    try:
+        gathered = exchange.gather(bytes(ffi.buffer(mine, size)))
+        ffi.memmove(everyone, gathered, len(gathered))
+    except BaseException as error:  # C cannot carry it: with_exchange() raises it again
+        exchange.error = error
+        traceback.clear_frames(error.__traceback__)
+        return -1
+    return 0
+
+
+def with_exchange(gather: Callable[[bytes], bytes], create: Callable[[Any, Any], int]) -> None:
+    """Run ``create(exchange, user)``, in which C gathers bytes among the ranks by ``gather``.
+
+    Raises what ``gather`` raised, or the native error.
+    """
+    exchange = _Exchange(gather)
+    handle = ffi.new_handle(exchange)
+    status = create(lib.rr_py_exchange, handle)
+    if exchange.error is not None:
+        raise exchange.error
+    check(status)

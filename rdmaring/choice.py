@@ -1,0 +1,56 @@
+"""Which algorithm serves a call: a function of sizes and world alone, so that all ranks choose alike.
+
+The constants are measured (docs/BENCHMARKS.md). They are part of no bits but of those that depend on the
+algorithm; a forced ``algorithm=`` or RDMARING_ALGORITHM goes before them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAILBOX_BYTES_MAX = 16384  # what a mailbox holds (native/src/page.h)
+MAILBOX_WORLD_MAX = 64
+
+# All-reduce through mailboxes: every rank reads every payload whole, N times the work of two-shot.
+MAILBOX_BYTES = {2: 8192, 3: 4096, 4: 4096}
+MAILBOX_BYTES_MANY = 2048
+DIRECT_WORLD_MAX = 32  # two-shot opens a link to every rank; wider worlds take the ring
+
+SLICE_BYTES = 256 << 10
+SCRATCH_CELL_BYTES = 1 << 20  # of one cell: rounds keep scratch small whatever the vector's size
+
+
+@dataclass(frozen=True)
+class Choice:
+    """algorithm: of the schedule. mailbox: sent as a tiny message. reason: for people."""
+
+    algorithm: str
+    mailbox: bool
+    slice_bytes: int
+    reason: str
+
+
+def mailbox_bytes(world: int) -> int:
+    """The largest all-reduce that goes through mailboxes."""
+    return 0 if world > MAILBOX_WORLD_MAX else MAILBOX_BYTES.get(world, MAILBOX_BYTES_MANY)
+
+
+def choose(collective: str, nbytes: int, world: int) -> Choice:
+    """The algorithm for ``nbytes`` of vector per rank."""
+    if collective in ("all_reduce", "barrier") and nbytes <= mailbox_bytes(world):
+        return Choice(
+            "direct1",
+            True,
+            SLICE_BYTES,
+            f"{nbytes} bytes fit a mailbox (up to {mailbox_bytes(world)} bytes among {world} ranks): one hop",
+        )
+    if world <= DIRECT_WORLD_MAX and collective in ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"):
+        return Choice(
+            "direct", False, slice_bytes(nbytes, world), f"all {world} ranks share memory: fewest steps and passes over it"
+        )
+    return Choice("ring", False, slice_bytes(nbytes, world), f"{world} ranks: two links a rank, 2(N-1)/N of the vector sent")
+
+
+def slice_bytes(nbytes: int, world: int) -> int:
+    """Slices small enough to overlap, large enough to be cheap."""
+    return SLICE_BYTES

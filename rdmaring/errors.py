@@ -1,0 +1,150 @@
+"""What can go wrong, one class a cause, in three groups: this call, this link, this communicator.
+
+All derive from :class:`RdmaringError`; where Python has a word for the same thing (``ValueError``,
+``TimeoutError``, ``ConnectionError``, ``MemoryError``) a class derives from that, too.
+"""
+
+from __future__ import annotations
+
+
+class RdmaringError(Exception):
+    """An error of rdmaring.
+
+    Attributes (``None`` where one does not apply):
+        cause: one sentence: what happened, to whom.
+        hint: what to do about it, or "".
+        rank, peer: this rank, and the rank at the other end of what failed.
+        link: the edge, as "0->1". transport: "shm" and others.
+        collective, op, row: the operation's name and number, and the schedule's row.
+    """
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        hint: str = "",
+        rank: int | None = None,
+        peer: int | None = None,
+        transport: str | None = None,
+        collective: str | None = None,
+        op: int | None = None,
+        row: int | None = None,
+    ) -> None:
+        super().__init__(f"{cause}. {hint[0].upper()}{hint[1:]}." if hint else cause)
+        self.cause = cause
+        self.hint = hint
+        self.rank = rank
+        self.peer = peer
+        self.link = f"{peer}->{rank}" if rank is not None and peer is not None else None
+        self.transport = transport
+        self.collective = collective
+        self.op = op
+        self.row = row
+
+
+# ---- this call: nothing was changed, the communicator lives on ----
+
+
+class CallError(RdmaringError):
+    """The call was refused."""
+
+
+class ArgumentError(CallError, ValueError):
+    """An argument is out of range, or arguments do not fit each other."""
+
+
+class ArgumentTypeError(CallError, TypeError):
+    """An argument is of a kind that is not served."""
+
+
+class OutOfMemoryError(CallError, MemoryError):
+    """There was no memory for what the call needs beyond the caller's buffers."""
+
+
+class UnsupportedError(CallError):
+    """The call is well-formed, and this build does not serve it."""
+
+
+class ScheduleFormatError(CallError, ValueError):
+    """A schedule's bytes are damaged or of another version."""
+
+
+# ---- this link ----
+
+
+class LinkError(RdmaringError, ConnectionError):
+    """A link failed."""
+
+
+class ProtocolError(LinkError):
+    """A peer sent what the contract forbids."""
+
+
+# ---- this communicator: it is lost; close it ----
+
+
+class CommunicatorError(RdmaringError):
+    """The communicator is lost."""
+
+
+class OperationTimeoutError(CommunicatorError, TimeoutError):
+    """An operation did not end in its time."""
+
+
+class PeerDiedError(CommunicatorError, ConnectionError):
+    """A rank's process ended while this rank needed it; ``peer`` names it."""
+
+
+class PeerFailedError(CommunicatorError, ConnectionError):
+    """Another rank raised an error and left the operation; ``peer`` names it."""
+
+
+class PeerClosedError(CommunicatorError, ConnectionError):
+    """Another rank closed its communicator while this rank needed it."""
+
+
+class AbortedError(CommunicatorError):
+    """A rank called ``abort()``."""
+
+
+class MismatchError(CommunicatorError, ValueError):
+    """Ranks called different operations; the message holds both."""
+
+
+class ClosedError(CommunicatorError, ValueError):
+    """The communicator was closed before."""
+
+
+class ForkedError(CommunicatorError):
+    """A communicator was used in a child of the process that made it."""
+
+
+class SystemCallError(CommunicatorError, OSError):
+    """The operating system refused something; the message holds its words."""
+
+    def __str__(self) -> str:  # OSError would print errno fields
+        return str(self.args[0])
+
+
+class SetupError(CommunicatorError, ConnectionError):
+    """The communicator could not be made: ranks are missing, too far apart, or of another version."""
+
+
+BY_STATUS: dict[int, type[RdmaringError]] = {
+    -1: ArgumentError,
+    -2: OutOfMemoryError,
+    -3: UnsupportedError,
+    -4: ScheduleFormatError,
+    -20: LinkError,
+    -21: ProtocolError,
+    -40: OperationTimeoutError,
+    -41: PeerDiedError,
+    -42: PeerFailedError,
+    -43: PeerClosedError,
+    -44: AbortedError,
+    -45: MismatchError,
+    -46: ClosedError,
+    -47: ForkedError,
+    -48: SystemCallError,
+    -49: SetupError,
+}

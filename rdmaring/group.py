@@ -1,0 +1,80 @@
+"""Communicators: made from a rendezvous, or split off another one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rdmaring._native import ffi, lib, with_exchange
+from rdmaring.settings import Settings
+
+if TYPE_CHECKING:
+    from rdmaring.communicator import Communicator
+
+EXCHANGES = 2  # of rr_comm_create() in a world of two or more (native/src/shm_setup.c)
+RECORD_BYTES = 8192  # one rank's part of a round over a parent communicator
+
+
+def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Settings) -> Any:
+    """A native communicator; ``gather`` collects equal numbers of bytes from all ``world`` ranks.
+
+    Raises:
+        SetupError: it could not be made; all ranks fail alike.
+    """
+    options = ffi.new("rr_options *")
+    options.timeout_ns = int(settings.timeout_s * 1e9)
+    options.slot_bytes = settings.slot_bytes or 0
+    options.slot_count = settings.slot_count or 0
+    options.cma = 0 if settings.cma else 1
+    options.memory_budget_bytes = settings.memory_budget_bytes or 0
+    options.serial_start = settings.serial_start
+    out = ffi.new("rr_comm **")
+    with_exchange(gather, lambda exchange, user: lib.rr_comm_create(rank, world, exchange, user, options, out))
+    return out[0]
+
+
+def _round(parent: Communicator, mine: bytes) -> list[bytes]:
+    """Every parent rank's bytes, at most RECORD_BYTES of each."""
+    part = np.zeros(RECORD_BYTES, np.uint8)
+    framed = len(mine).to_bytes(4, "little") + mine
+    if len(framed) > RECORD_BYTES:
+        raise ValueError(f"{len(mine)} bytes do not fit a round of split()")
+    part[: len(framed)] = np.frombuffer(framed, np.uint8)
+    rows = parent.all_gather(part).reshape(parent.size, RECORD_BYTES)
+    return [row[4 : 4 + int.from_bytes(row[:4].tobytes(), "little")].tobytes() for row in rows]
+
+
+def split(parent: Communicator, color: int | None, key: int) -> Communicator | None:
+    """See ``Communicator.split``. Every parent rank takes part in the same rounds, whatever its group does."""
+    from rdmaring.communicator import Communicator
+
+    told = _round(parent, json.dumps([color, key]).encode())
+    chosen = [json.loads(record) for record in told]
+    members = sorted((c[1], r) for r, c in enumerate(chosen) if c[0] == color and color is not None)
+    ranks = [r for _, r in members]
+    rounds = 0
+
+    def gather(mine: bytes) -> bytes:
+        nonlocal rounds
+        rounds += 1
+        everyone = _round(parent, mine)
+        return b"".join(everyone[r] for r in ranks)
+
+    handle = error = None
+    if ranks:
+        try:
+            handle = create(ranks.index(parent.rank), len(ranks), gather, parent._settings)
+        except Exception as caught:  # raised below, when the other groups' rounds are done
+            error = caught
+    while rounds < EXCHANGES:
+        rounds += 1
+        _round(parent, b"")
+    if error is not None:
+        raise error
+    if handle is None:
+        return None
+    name = f"{parent.name}/{color}"
+    return Communicator(handle, ranks.index(parent.rank), len(ranks), name, parent._settings)

@@ -1,0 +1,34 @@
+"""Arrays in registered memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rdmaring._native import check, ffi, lib
+from rdmaring.buffers import dtype_code
+from rdmaring.errors import ArgumentError
+
+
+def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    """A zeroed array on memory that peers can map; freed with the last array on it.
+
+    Raises:
+        ArgumentError: a negative dimension.
+        OutOfMemoryError: no room for it.
+    """
+    wanted = np.dtype(dtype)
+    dtype_code(wanted, "dtype")
+    dims = (int(shape),) if np.ndim(shape) == 0 else tuple(int(dim) for dim in shape)
+    if any(dim < 0 for dim in dims):
+        raise ArgumentError(f"shape is {shape}; accepted are dimensions >= 0")
+    nbytes = math.prod(dims) * wanted.itemsize
+    if nbytes == 0:
+        return np.empty(dims, wanted)
+    out = ffi.new("void **")
+    check(lib.rr_memory_alloc(nbytes, out))
+    owner = ffi.gc(out[0], lib.rr_memory_free, nbytes)
+    # The array's base keeps the buffer object, which keeps `owner`.
+    return np.frombuffer(ffi.buffer(owner, nbytes), np.uint8).view(wanted).reshape(dims)

@@ -1,0 +1,167 @@
+"""Plans: a schedule bound to count, dtype and chunk table, ready to run on any buffers of that shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from rdmaring import chunks
+from rdmaring._native import check, ffi, lib
+from rdmaring.buffers import FLOAT_CODES, REDOP_CODE
+from rdmaring.choice import MAILBOX_BYTES_MAX, SCRATCH_CELL_BYTES, Choice, choose, slice_bytes
+from rdmaring.errors import ArgumentError
+from rdmaring.schedule import ScheduleError, algorithms_of, generate
+from rdmaring.schedule.encode import encode_rank
+
+if TYPE_CHECKING:
+    from rdmaring.communicator import Communicator
+
+COLLECTIVE_CODE = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2, "broadcast": 3, "reduce": 4, "barrier": 5}
+REDUCING = frozenset(("all_reduce", "reduce_scatter", "reduce"))
+
+
+@lru_cache(maxsize=256)
+def _schedule(collective: str, algorithm: str, world: int, root: int | None, rank: int) -> tuple[Any, int, int]:
+    """This rank's rows in native form, the chunk count, and how many scratch cells they use."""
+    schedule = generate(collective, algorithm, world, root)
+    encoded = encode_rank(schedule, rank)
+    out = ffi.new("rr_schedule **")
+    check(lib.rr_schedule_decode(encoded, len(encoded), rank, out))
+    return ffi.gc(out[0], lib.rr_schedule_free), schedule.chunk_count, schedule.scratch_cells
+
+
+@dataclass(frozen=True)
+class Shape:
+    """All that tells one plan from another; equal on all ranks, or the ranks do not run."""
+
+    collective: str
+    count: int  # of the whole vector
+    code: int  # dtype
+    element_bytes: int
+    op: str = "sum"
+    scale: float = 1.0
+    root: int | None = None
+    algorithm: str | None = None
+    offsets: tuple[int, ...] | None = None  # the caller's cut, for uneven parts
+
+
+def check_reduction(op: str, scale: float | None, code: int) -> float:
+    """The scale as a number.
+
+    Raises:
+        ArgumentError: no such op, or avg or scale with integers.
+    """
+    if op not in REDOP_CODE:
+        raise ArgumentError(f"op is {op!r}; accepted are {', '.join(REDOP_CODE)}")
+    if code not in FLOAT_CODES and (op == "avg" or scale is not None):
+        what = "op='avg'" if op == "avg" else f"scale={scale!r}"
+        raise ArgumentError(f"{what} with an integer dtype; accepted are floating dtypes", hint="use op='sum' and divide")
+    return 1.0 if scale is None else float(scale)
+
+
+def _forced(shape: Shape, world: int) -> Choice:
+    algorithm = str(shape.algorithm)
+    collective = "all_reduce" if shape.collective == "barrier" else shape.collective
+    if algorithm not in algorithms_of(collective):
+        raise ArgumentError(f"algorithm is {algorithm!r}; accepted for {collective} are {', '.join(algorithms_of(collective))}")
+    nbytes = shape.count * shape.element_bytes
+    mailbox = algorithm == "direct1" and nbytes <= MAILBOX_BYTES_MAX and world <= 64
+    return Choice(algorithm, mailbox, slice_bytes(nbytes, world), "forced")
+
+
+def choice_of(shape: Shape, world: int) -> Choice:
+    """The forced algorithm, or the library's choice."""
+    if shape.algorithm is not None:
+        return _forced(shape, world)
+    return choose(shape.collective, shape.count * shape.element_bytes, world)
+
+
+def _offsets(shape: Shape, chunk_count: int) -> Sequence[int]:
+    if shape.offsets is not None and len(shape.offsets) == chunk_count + 1:
+        return shape.offsets
+    if shape.collective in ("reduce_scatter", "all_gather"):
+        return chunks.even(shape.count, chunk_count)
+    return chunks.aligned(shape.count, chunk_count, shape.element_bytes)
+
+
+class NativePlan:
+    """Owns an ``rr_plan``; freed with the communicator's table of plans."""
+
+    __slots__ = ("choice", "handle", "offsets", "run", "shape")
+
+    def __init__(self, comm: Communicator, shape: Shape) -> None:
+        choice = choice_of(shape, comm.size)
+        collective = "all_reduce" if shape.collective == "barrier" else shape.collective
+        try:
+            rows, chunk_count, cells = _schedule(collective, choice.algorithm, comm.size, shape.root, comm.rank)
+        except ScheduleError as error:
+            raise ArgumentError(str(error)) from None
+        self.shape = shape
+        self.choice = choice
+        self.offsets = list(_offsets(shape, chunk_count))
+        spec = ffi.new("rr_plan_spec *")
+        table = ffi.new("uint64_t[]", self.offsets)
+        spec.collective = COLLECTIVE_CODE[shape.collective]
+        spec.dtype = shape.code
+        spec.redop = REDOP_CODE[shape.op]
+        spec.root = -1 if shape.root is None else shape.root
+        spec.count = shape.count
+        spec.scale = shape.scale
+        spec.schedule = rows
+        spec.chunk_offsets = table
+        spec.slice_bytes = choice.slice_bytes
+        spec.mailbox = choice.mailbox
+        spec.algorithm = choice.algorithm.encode()
+        if cells and not choice.mailbox:
+            largest = max(after - before for before, after in zip(self.offsets, self.offsets[1:], strict=False))
+            spec.round_count = max(1, -(-largest * shape.element_bytes // SCRATCH_CELL_BYTES))
+        out = ffi.new("rr_plan **")
+        check(lib.rr_plan_create(comm._handle, spec, out))
+        self.handle = out[0]
+        self.run = lib.rr_plan_run
+
+    def free(self) -> None:
+        lib.rr_plan_free(self.handle)
+        self.handle = ffi.NULL
+
+
+class Plan:
+    """A persistent operation on fixed buffers: call it again and again; all ranks do the same.
+
+    Made by ``Communicator.plan_all_reduce`` and its relatives. Keeps its arrays alive. Calling it blocks and
+    returns the output array; ``start()`` returns a :class:`rdmaring.Work`.
+    """
+
+    __slots__ = ("_call", "_comm", "_handle", "_input", "_native", "_output")
+
+    def __init__(self, comm: Communicator, native: NativePlan, given: Any, out: Any) -> None:
+        self._comm = comm
+        self._native = native
+        self._handle = native.handle
+        self._input = given
+        self._output = out
+        self._call = lib.rr_plan_call
+        check(lib.rr_plan_bind(self._handle, given.pointer if given else ffi.NULL, out.pointer if out else ffi.NULL))
+
+    def __call__(self) -> Any:
+        status = self._call(self._handle)
+        if status:
+            self._comm._finish(status)
+        return self._output.given if self._output else self._input.given
+
+    def start(self, timeout_s: float | None = None) -> Any:
+        """Run it asynchronously.
+
+        Raises what a call raises.
+        """
+        return self._comm._start(self._native, self._input, self._output, timeout_s)
+
+    @property
+    def algorithm(self) -> str:
+        return self._native.choice.algorithm
+
+    def __repr__(self) -> str:
+        shape = self._native.shape
+        return f"<rdmaring.Plan {shape.collective} of {shape.count} elements by {self.algorithm}>"

@@ -1,0 +1,92 @@
+"""Settings: arguments of init() first, then RDMARING_* variables, then defaults."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rdmaring.errors import ArgumentError
+
+TIMEOUT_S_DEFAULT = 300.0
+
+# Every name that rdmaring reads, and what it means.
+VARIABLES: dict[str, str] = {
+    "RDMARING_RANK": "this process's rank; set by the launcher",
+    "RDMARING_WORLD_SIZE": "number of ranks; set by the launcher",
+    "RDMARING_LOCAL_RANK": "rank on this node; set by the launcher",
+    "RDMARING_RENDEZVOUS": "host:port where the ranks meet; set by the launcher",
+    "RDMARING_RENDEZVOUS_HOSTED": "1: the launcher listens there; set by the launcher",
+    "RDMARING_SECRET": "the job's secret, which every rank must prove",
+    "RDMARING_HOST_ID": "name of this host, instead of the kernel's boot id",
+    "RDMARING_TIMEOUT": "seconds an operation may take, and the assembly of the world",
+    "RDMARING_ALGORITHM": "algorithm of every collective that has it",
+    "RDMARING_CMA": "0: never read another process's ordinary memory; use slots",
+    "RDMARING_SLOT_BYTES": "bytes of a slot of a shared memory link",
+    "RDMARING_SLOT_COUNT": "slots of a shared memory link",
+    "RDMARING_MEMORY_BUDGET": "bytes this process may give to links",
+    "RDMARING_SIMD": "lower the instruction set: scalar, x86-64-v3, x86-64-v4",
+    "RDMARING_PIN": "0: rdmaring run does not pin ranks to CPUs",
+    "RDMARING_LOG": "level of the logger 'rdmaring' for programs that do not set one",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of one communicator and those split off it. None: the library's default."""
+
+    timeout_s: float = TIMEOUT_S_DEFAULT
+    algorithm: str | None = None
+    cma: bool = True
+    slot_bytes: int | None = None
+    slot_count: int | None = None
+    memory_budget_bytes: int | None = None
+    serial_start: int = 0  # first serial of links and mailboxes: tests meet the wrap with it
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name)
+    if text is None or text == "":
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise ArgumentError(f"{name} is {text!r}; accepted is an integer > 0")
+    return value
+
+
+def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
+    """The settings of this process.
+
+    Raises:
+        ArgumentError: a value that does not parse.
+    """
+    warn_unknown(env)
+    if timeout_s is None:
+        text = env.get("RDMARING_TIMEOUT", "")
+        try:
+            timeout_s = float(text) if text else TIMEOUT_S_DEFAULT
+        except ValueError:
+            raise ArgumentError(f"RDMARING_TIMEOUT is {text!r}; accepted is a number of seconds") from None
+    if not 0 < timeout_s < 1e9:
+        raise ArgumentError(f"timeout_s is {timeout_s!r}; accepted are seconds > 0")
+    return Settings(
+        timeout_s=timeout_s,
+        algorithm=env.get("RDMARING_ALGORITHM") or None,
+        cma=env.get("RDMARING_CMA", "1") != "0",
+        slot_bytes=_number(env, "RDMARING_SLOT_BYTES"),
+        slot_count=_number(env, "RDMARING_SLOT_COUNT"),
+        memory_budget_bytes=_number(env, "RDMARING_MEMORY_BUDGET"),
+    )
+
+
+def warn_unknown(env: Mapping[str, str]) -> None:
+    """A misspelt variable does nothing: say so, with the nearest known name."""
+    for name in env:
+        if name.startswith("RDMARING_") and name not in VARIABLES:
+            near = difflib.get_close_matches(name, VARIABLES, n=1)
+            also = f"; did you mean {near[0]}?" if near else ""
+            warnings.warn(f"the environment variable {name} is unknown to rdmaring{also}", stacklevel=3)
