@@ -21,6 +21,7 @@ from typing import TypeVar
 from rdmaring.schedule.check import check_row
 from rdmaring.schedule.collectives import COLLECTIVE_BY_CODE, COLLECTIVES
 from rdmaring.schedule.rows import (
+    CHUNKS_MAX,
     WINDOW_MIN,
     WORLD_MAX,
     After,
@@ -188,7 +189,7 @@ def decode_rank(data: bytes) -> RankTable:
         raise ScheduleError(f"rank {rank} of a world of {world}")
     if root >= world if collective.rooted else root != NO_ROOT:
         raise ScheduleError(f"root {root:#x} of {collective.name} in a world of {world}")
-    if not chunk_count or window < WINDOW_MIN or max(chunk_count, step_count, cells, window) >= 1 << 31:
+    if not 1 <= chunk_count <= CHUNKS_MAX or window < WINDOW_MIN or max(step_count, cells, window) >= 1 << 31:
         raise ScheduleError(f"{chunk_count} chunks, {step_count} steps, {cells} cells, window {window}")
     lines = [_ROW.unpack_from(data, _TABLE.size + _ROW.size * index) for index in range(row_count)]
     arrays = _pair_arrays(data, _TABLE.size + _ROW.size * row_count, counts)

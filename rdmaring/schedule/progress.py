@@ -54,6 +54,7 @@ class _RowState:
     waits: list[_Wait] = field(default_factory=list)
     followers: list[int] = field(default_factory=list)  # rows that wait for this one
     done: int = 0  # slices received
+    pending: bool = False  # will be tried again
 
     def finished(self) -> bool:
         if self.done < self.slice_count:
@@ -107,53 +108,58 @@ class _Run:
             states[after.row].followers.append(index)
 
     def run(self) -> None:
-        for rank in reversed(range(len(self.tables))):
+        for rank in range(len(self.tables)):
             self._retire(rank)
-            self.pending += [(rank, index) for index in reversed(self._open_rows(rank))]
+            for index in self._open_rows(rank):
+                self._wake(rank, index)
         pending = self.pending
         while pending:
             if self.pick is not None:
                 place = self.pick(len(pending))
                 pending[place], pending[-1] = pending[-1], pending[place]
             rank, index = pending.pop()
-            if self.base[rank] <= index < self.base[rank] + self.window:
-                self._advance(rank, index)
+            self.states[rank][index].pending = False
+            self._advance(rank, index)
+
+    def _wake(self, rank: int, index: int) -> None:
+        """Try this row again, if it is open; a row that opens later is tried then."""
+        state = self.states[rank][index]
+        if not state.pending and self.base[rank] <= index < self.base[rank] + self.window:
+            state.pending = True
+            self.pending.append((rank, index))
+
+    def _wake_next(self, rank: int, rows: Sequence[int], message: int) -> None:
+        if message < len(rows):
+            self._wake(rank, rows[message])
 
     def _open_rows(self, rank: int) -> range:
         return range(self.base[rank], min(self.base[rank] + self.window, len(self.tables[rank])))
 
     def _advance(self, rank: int, index: int) -> None:
-        """Receive and send what this row can now; make the rows pending that may go on because of it."""
+        """Receive and send what this row can now; wake the rows that may go on because of it."""
         state = self.states[rank][index]
-        pending = self.pending
-        received = False
+        received = state.done
         while state.done < state.slice_count and self._blocker(rank, state) is None:
             for link, first in state.receives:
                 link.consumed += 1
                 sender = link.senders[first + state.done]
-                pending.append((link.source, sender))
-                pending += [
-                    (link.source, follower) for follower in self.states[link.source][sender].followers
-                ]
+                for follower in self.states[link.source][sender].followers:
+                    self._wake(link.source, follower)
                 self._wake_next(link.source, link.senders, link.committed)
                 self._wake_next(rank, link.receivers, link.consumed)
             state.done += 1
-            received = True
-        if received:
-            pending += [(rank, follower) for follower in state.followers]
+        if state.done > received:
+            for follower in state.followers:
+                self._wake(rank, follower)
         for link, first in state.sends:
             while (
                 first <= link.committed < first + state.done and link.committed - link.consumed < self.credits
             ):
-                self._wake_next(link.target, link.receivers, link.committed)
+                self._wake(link.target, link.receivers[link.committed])
                 link.committed += 1
                 self._wake_next(rank, link.senders, link.committed)
         if index == self.base[rank]:
             self._retire(rank)
-
-    def _wake_next(self, rank: int, rows: Sequence[int], message: int) -> None:
-        if message < len(rows):
-            self.pending.append((rank, rows[message]))
 
     def _retire(self, rank: int) -> None:
         states = self.states[rank]
@@ -161,9 +167,7 @@ class _Run:
             self.base[rank] += 1
             opened = self.base[rank] + self.window - 1
             if opened < len(states):
-                self.pending.append((rank, opened))
-            if self.base[rank] < len(states):
-                self.pending.append((rank, self.base[rank]))
+                self._wake(rank, opened)
 
     def _blocker(self, rank: int, state: _RowState) -> str | None:
         """What the receive part of the row's next slice waits for."""

@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 WORLD_MAX = 1 << 20  # ranks; bounds what a file may claim before it is believed
+CHUNKS_MAX = 1 << 20  # likewise; the ring has as many chunks as ranks
 WINDOW_MIN = 2  # rows open at once: with one, a row that waits to send would stop the row that it waits for
 
 

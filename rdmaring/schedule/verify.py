@@ -24,7 +24,16 @@ from rdmaring.schedule.dataflow import check_dataflow
 from rdmaring.schedule.hazards import check_rank
 from rdmaring.schedule.links import match
 from rdmaring.schedule.progress import SLICE_PATTERNS, check_progress
-from rdmaring.schedule.rows import WINDOW_MIN, After, Kind, Row, Schedule, ScheduleError, sent_by_rows
+from rdmaring.schedule.rows import (
+    CHUNKS_MAX,
+    WINDOW_MIN,
+    After,
+    Kind,
+    Row,
+    Schedule,
+    ScheduleError,
+    sent_by_rows,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,9 @@ def check_header(schedule: Schedule) -> Collective:
     world, root = schedule.world, schedule.root
     if collective.rooted != (root is not None) or (root is not None and not 0 <= root < world):
         raise ScheduleError(f"root {root} of {collective.name} in a world of {world}")
-    if schedule.chunk_count < 1 or (collective.per_rank_chunks and schedule.chunk_count != world):
+    if not 1 <= schedule.chunk_count <= CHUNKS_MAX or (
+        collective.per_rank_chunks and schedule.chunk_count != world
+    ):
         raise ScheduleError(f"{collective.name} cannot have {schedule.chunk_count} chunks for {world} ranks")
     if schedule.window < WINDOW_MIN:
         raise ScheduleError(f"window must be {WINDOW_MIN} or more, not {schedule.window}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rdmaring.schedule import After, Flag, Op, Row, Schedule
 
@@ -64,11 +64,13 @@ def _changed_rows(schedule: Schedule, rank: int, row: Row) -> Iterator[tuple[str
     for kind, field in (("send", "sends"), ("receive", "receives")):
         edges = getattr(row, field)
         for place, edge in enumerate(edges):
-            without = {field: (*edges[:place], *edges[place + 1 :])}
+            without: dict[str, Any] = {field: (*edges[:place], *edges[place + 1 :])}
             yield f"drop {kind}", f"peer {edge.peer}", replace(row, **without)
             for peer in range(schedule.world):
                 if peer != edge.peer:
-                    other = {field: (*edges[:place], edge._replace(peer=peer), *edges[place + 1 :])}
+                    other: dict[str, Any] = {
+                        field: (*edges[:place], edge._replace(peer=peer), *edges[place + 1 :])
+                    }
                     yield "wrong peer", f"{kind} peer {edge.peer} becomes {peer}", replace(row, **other)
     if row.op is not Op.NONE:
         op = Op.COPY if row.op is Op.REDUCE else Op.REDUCE
@@ -83,5 +85,3 @@ def _changed_rows(schedule: Schedule, rank: int, row: Row) -> Iterator[tuple[str
 def _without_operand(row: Row) -> Row:
     op = Op.COPY if len(row.receives) == 1 else Op.REDUCE
     return replace(row, op=op, operand=None, operand_at=0, flags=row.flags & ~Flag.FIRST)
-
-

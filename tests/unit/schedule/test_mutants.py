@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from rdmaring.schedule import ScheduleError, Schedule
+from unit.schedule.cases import NAMES, schedules, title, with_rows
+from unit.schedule.mutants import Mutant, mutants_of_row
+
+from rdmaring.schedule import Schedule, ScheduleError
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.links import match
 from rdmaring.schedule.verify import check_table, verify
-from unit.schedule.cases import NAMES, schedules, title, with_rows
-from unit.schedule.mutants import Mutant, mutants_of_row
 
 KINDS = {
     "drop row",

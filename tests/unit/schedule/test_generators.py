@@ -1,0 +1,232 @@
+"""Built-in schedules against the formulas of their algorithms."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+from unit.schedule.cases import NAMES, schedules, title
+
+from rdmaring.schedule import (
+    ALGORITHMS,
+    After,
+    Buffer,
+    Flag,
+    Kind,
+    Op,
+    Receive,
+    Row,
+    ScheduleError,
+    Send,
+    algorithms_of,
+    generate,
+)
+from rdmaring.schedule.rows import sent_by_rows
+
+# name: steps, fraction of the vector sent by the root (or by every rank), by the other ranks
+FORMULAS: dict[tuple[str, str], Callable[[int], tuple[int, Fraction, Fraction | None]]] = {
+    ("all_reduce", "ring"): lambda n: (2 * (n - 1), Fraction(2 * (n - 1), n), Fraction(2 * (n - 1), n)),
+    ("all_reduce", "direct"): lambda n: (2 * (n > 1), Fraction(2 * (n - 1), n), Fraction(2 * (n - 1), n)),
+    ("all_reduce", "direct1"): lambda n: (1 * (n > 1), Fraction(n - 1), Fraction(n - 1)),
+    ("all_reduce", "naive"): lambda n: (2 * (n - 1), Fraction(n - 1), Fraction(1)),
+    ("reduce_scatter", "ring"): lambda n: (n - 1, Fraction(n - 1, n), Fraction(n - 1, n)),
+    ("reduce_scatter", "direct"): lambda n: (1 * (n > 1), Fraction(n - 1, n), Fraction(n - 1, n)),
+    ("all_gather", "ring"): lambda n: (n - 1, Fraction(n - 1, n), Fraction(n - 1, n)),
+    ("all_gather", "direct"): lambda n: (1 * (n > 1), Fraction(n - 1, n), Fraction(n - 1, n)),
+    ("broadcast", "ring"): lambda n: (
+        n - 1,
+        Fraction(1 * (n > 1)),
+        None,
+    ),  # the last in the chain sends nothing
+    ("broadcast", "direct"): lambda n: (1 * (n > 1), Fraction(n - 1), Fraction(0)),
+    ("reduce", "ring"): lambda n: (n - 1, Fraction(0), Fraction(1)),
+    ("reduce", "direct"): lambda n: (1 * (n > 1), Fraction(0), Fraction(1)),
+}
+
+
+@pytest.mark.parametrize("name", NAMES, ids="-".join)
+def test_steps_and_bytes_are_those_of_the_formula(name: tuple[str, str]) -> None:
+    for schedule in schedules(range(1, 18), [name]):
+        steps, of_root, of_others = FORMULAS[name](schedule.world)
+        assert schedule.step_count == steps, title(schedule)
+        root = schedule.root or 0
+        for rank in range(schedule.world):
+            sent = sent_by_rows(schedule.rows(rank), schedule.chunk_count)
+            wanted = of_root if rank == root else of_others
+            if wanted is None:
+                wanted = Fraction((rank - root) % schedule.world != schedule.world - 1)
+            assert sent == wanted, f"{title(schedule)} rank {rank}"
+
+
+def test_links_of_the_ring_carry_equal_shares() -> None:
+    for world in range(2, 10):
+        for collective in ("all_reduce", "reduce_scatter", "all_gather"):
+            schedule = generate(collective, "ring", world)
+            for rank in range(world):
+                peers = {send.peer for row in schedule.rows(rank) for send in row.sends}
+                assert peers == {(rank + 1) % world}
+
+
+def test_naive_root_takes_part_in_all_reduce_traffic_and_others_in_their_own() -> None:
+    """(N - 1) vectors in and (N - 1) out: every transfer has rank 0 at one end."""
+    schedule = generate("all_reduce", "naive", 6)
+    for rank in range(1, 6):
+        rows = schedule.rows(rank)
+        assert {send.peer for row in rows for send in row.sends} == {0}
+        assert {receive.peer for row in rows for receive in row.receives} == {0}
+
+
+def test_ring_of_three_row_by_row() -> None:
+    onward, landing = (Send(1, None),), (Send(1, Buffer.OUTPUT),)
+    from_input, from_output = (Receive(2, Buffer.INPUT),), (Receive(2, Buffer.OUTPUT),)
+    partial = Flag.FIRST | Flag.TRANSIT
+    assert generate("all_reduce", "ring", 3).rows(0) == (
+        Row(0, Buffer.INPUT, 2, 3, Op.NONE, sends=onward),
+        Row(
+            0,
+            Buffer.OUTPUT,
+            1,
+            2,
+            Op.REDUCE,
+            operand=Buffer.INPUT,
+            operand_at=1,
+            receives=from_input,
+            sends=onward,
+            flags=partial,
+        ),
+        Row(
+            1,
+            Buffer.OUTPUT,
+            0,
+            1,
+            Op.REDUCE,
+            operand=Buffer.INPUT,
+            operand_at=1,
+            receives=from_output,
+            sends=landing,
+            flags=Flag.FIRST | Flag.LAST,
+        ),
+        Row(
+            2,
+            Buffer.OUTPUT,
+            2,
+            3,
+            Op.COPY,
+            receives=from_output,
+            sends=landing,
+            after=(After(0, Kind.RELEASED),),
+        ),
+        Row(3, Buffer.OUTPUT, 1, 2, Op.COPY, receives=from_output, after=(After(1, Kind.RELEASED),)),
+    )
+
+
+@pytest.mark.parametrize("world", [2, 3, 5, 8])
+def test_direct_combines_in_rank_order(world: int) -> None:
+    for collective, algorithm in (
+        ("all_reduce", "direct"),
+        ("all_reduce", "direct1"),
+        ("reduce_scatter", "direct"),
+    ):
+        schedule = generate(collective, algorithm, world)
+        for rank in range(world):
+            (row,) = [row for row in schedule.rows(rank) if row.op is Op.REDUCE]
+            sources = [receive.peer for receive in row.receives]
+            sources.insert(row.operand_at, rank)
+            assert sources == list(range(world))
+
+
+@pytest.mark.parametrize("name", NAMES, ids="-".join)
+def test_one_rank_alone_has_one_row(name: tuple[str, str]) -> None:
+    (schedule,) = schedules([1], [name])
+    (row,) = schedule.rows(0)
+    assert (row.op, row.operand, row.buffer) == (Op.COPY, Buffer.INPUT, Buffer.OUTPUT)
+    assert not row.sends and not row.receives and schedule.step_count == 0
+    reduces = name[0] in ("all_reduce", "reduce_scatter", "reduce")
+    assert row.flags == (Flag.FIRST | Flag.LAST if reduces else Flag.FIRST)
+
+
+def test_copies_are_only_made_where_they_are_needed() -> None:
+    """A copy of the input is the own share of a gather, the root's of a broadcast, or what one-shot sends."""
+    for schedule in schedules(range(2, 9)):
+        for rank in range(schedule.world):
+            copies = [row for row in schedule.rows(rank) if row.op is Op.COPY and row.operand is not None]
+            if schedule.collective == "all_gather":
+                assert [(row.chunk_begin, row.chunk_end) for row in copies] == [(rank, rank + 1)]
+            elif schedule.collective == "broadcast":
+                assert len(copies) == (rank == schedule.root)
+            elif schedule.algorithm == "direct1":
+                (copy,) = copies
+                assert copy.buffer is Buffer.SCRATCH and Flag.TRANSIT in copy.flags
+            else:
+                assert not copies
+
+
+def test_only_the_rows_of_the_rank_asked_for_are_made() -> None:
+    """The table of one rank of twenty thousand: two rows for each other rank, not for each pair."""
+    schedule = generate("all_reduce", "ring", 20_000)
+    rows = schedule.rows(7_777)
+    assert len(rows) == 2 * 20_000 - 1
+    assert rows[-1].chunk_begin == (7_777 + 1) % 20_000
+
+
+def test_identities_differ_and_stay() -> None:
+    identities = [schedule.identity for schedule in schedules(range(1, 18))]
+    assert len(set(identities)) == len(identities)
+    # sha256("all_reduce/ring/1/4/None"), first 8 bytes as a little-endian number
+    assert generate("all_reduce", "ring", 4).identity == 0xACBDCF97D5C0B94E
+    assert generate("all_reduce", "ring", 4) == generate("all_reduce", "ring", 4)
+
+
+def test_barrier_is_an_all_reduce() -> None:
+    assert generate("barrier", "direct", 5) == generate("all_reduce", "direct", 5)
+
+
+def test_algorithms_are_listed() -> None:
+    assert algorithms_of("all_reduce") == ("ring", "direct", "direct1", "naive")
+    assert algorithms_of("barrier") == algorithms_of("all_reduce")
+    assert {name for name, _ in ALGORITHMS} == {
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "broadcast",
+        "reduce",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gossip", "ring", 4), "collective must be one of all_reduce, .* not 'gossip'"),
+        (("all_gather", "naive", 4), "algorithm of all_gather must be one of ring, direct; not 'naive'"),
+        (("all_reduce", "ring", 0), "world must be in 1.."),
+        (("all_reduce", "ring", 1 << 21), "world must be in 1.."),
+        (("broadcast", "ring", 4), "root of broadcast must be in 0..3, not None"),
+        (("broadcast", "ring", 4, 4), "root of broadcast must be in 0..3, not 4"),
+        (("reduce", "direct", 4, -1), "root of reduce must be in 0..3, not -1"),
+        (("all_reduce", "ring", 4, 0), "all_reduce has no root"),
+    ],
+)
+def test_bad_arguments_say_what_is_accepted(arguments: tuple[str, str, int], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        generate(*arguments)
+
+
+@pytest.mark.parametrize("rank", [-1, 4])
+def test_rank_out_of_range(rank: int) -> None:
+    with pytest.raises(ScheduleError, match=f"rank must be in 0..3, not {rank}"):
+        generate("all_reduce", "ring", 4).rows(rank)
+
+
+def test_the_package_needs_nothing_native() -> None:
+    """Neither numpy nor the extension is imported with it."""
+    code = (
+        "import sys, rdmaring.schedule.verify, rdmaring.schedule.custom, rdmaring.schedule.show\n"
+        "from rdmaring.schedule import encode\n"
+        "parts = [m for m in sys.modules if m.startswith('rdmaring.schedule')]\n"
+        "assert len(parts) > 10, parts\n"
+        "assert not any('_native' in m for m in sys.modules if 'schedule' in m)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
