@@ -20,8 +20,9 @@ CC, CXX = os.environ.get("CC", "cc"), os.environ.get("CXX", "c++")
 
 
 def text(path: Path) -> str:
-    """Without comments."""
-    return re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.DOTALL)
+    """Without comments and preprocessor lines."""
+    code = re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.DOTALL)
+    return re.sub(r"^\s*#.*$", "", code, flags=re.MULTILINE)
 
 
 FUNCTIONS = {name for path in HEADERS for name in re.findall(r"\bRR_API\b[^;(]*?\b(\w+)\(", text(path))}

@@ -13,31 +13,37 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "rdmaring"
 NATIVE = ROOT / "native" / "src"
 
-# A module imports its own level's folder and what lies lower; nothing beside it, nothing above.
+# A module imports its own room and what lies lower; nothing beside it, nothing above.
 LEVELS = {
     "_version": 0,
     "errors": 1,
     "_native": 2,
     "schedule": 2,
     "rendezvous": 2,
+    "settings": 2,
     "buffers": 3,
     "chunks": 3,
+    "choice": 3,
+    "topology": 3,
+    "work": 3,
+    "memory": 4,
     "plan": 4,
-    "work": 4,
     "communicator": 5,
     "__init__": 6,
     "launch": 6,
     "diagnose": 7,
     "cli": 8,
 }
+# Modules that are one room with another: to split a communicator is to make communicators.
+ROOM_OF = {"group": "communicator"}
 WITHOUT_NATIVE = ("schedule", "rendezvous", "launch", "errors", "_version")
-NATIVE_MODULES = ("_native", "buffers", "plan", "work", "communicator", "__init__")
+NATIVE_MODULES = ("_native", "buffers", "memory", "topology", "plan", "work", "communicator", "__init__")
 
 
 def room(path: Path) -> str:
     """The first name below the package: a module, or a folder of them."""
-    parts = path.relative_to(PACKAGE).parts
-    return parts[0].removesuffix(".py")
+    name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return ROOM_OF.get(name, name)
 
 
 def typing_only(tree: ast.Module) -> set[ast.AST]:
@@ -66,7 +72,8 @@ def imported_rooms(path: Path) -> Iterator[str]:
             first, _, rest = name.partition(".")
             if first == "rdmaring":
                 second = rest.split(".")[0]
-                yield second if second in (*LEVELS, "_rdmaring") else "__init__"
+                is_module = (PACKAGE / f"{second}.py").exists() or (PACKAGE / second).is_dir()
+                yield ROOM_OF.get(second, second) if is_module or second == "_rdmaring" else "__init__"
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
