@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rdmaring.schedule.rows import Buffer, Flag, Op, Row, ScheduleError
+from rdmaring.schedule.rows import Buffer, Op, Row, ScheduleError
 
 Tables = Sequence[Sequence[Row]]  # of all ranks
 
@@ -28,18 +28,12 @@ class Matching:
 
 
 def lands(row: Row) -> Buffer | None:
-    """Where a row only puts what it receives, untouched: there its peer may write directly.
+    """Where a row only puts what it receives, to be written there directly by its peer, if it may.
 
-    Scratch is left out: peers do not know where this rank keeps its cells.
+    Both ends decide that from their own rows, so the sender must have been told the same. Scratch is
+    left out: peers do not know where this rank keeps its cells.
     """
-    if (
-        row.op is Op.COPY
-        and row.operand is None
-        and row.buffer is Buffer.OUTPUT
-        and Flag.LAST not in row.flags
-    ):
-        return row.buffer
-    return None
+    return row.buffer if row.op is Op.COPY and row.receives and row.buffer is Buffer.OUTPUT else None
 
 
 def match(tables: Tables, only_rank: int | None = None) -> Matching:

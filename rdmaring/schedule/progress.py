@@ -14,14 +14,15 @@ cannot change which events happen, and one run as far as it goes decides whether
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from rdmaring.schedule.deps import with_after
 from rdmaring.schedule.links import Tables
-from rdmaring.schedule.rows import Kind, Row, ScheduleError
+from rdmaring.schedule.rows import After, Buffer, Kind, Row, ScheduleError
 
 # Slices of chunk c are pattern[c % len(pattern)]: even cuts, and one with empty and uneven chunks.
+ROUNDS = (3, (2,))  # and that many rounds of a plan whose scratch is bounded, cut like this
 SLICE_PATTERNS: tuple[tuple[int, ...], ...] = ((1,), (2,), (3,), (7,), (7, 0, 1, 3))
 
 
@@ -213,22 +214,57 @@ def _slice_count(row: Row, pattern: Sequence[int]) -> int:
 def _slices_needed(row: Row, earlier: Row, pattern: Sequence[int]) -> list[int]:
     """For each slice of ``row``, the first of ``earlier``'s slices that must be done.
 
-    Bytes of the vector are the same where chunk and slice are; bytes of a cell where the slice is, counted
-    from the beginning of the row.
+    Rows that share bytes of the vector wait slice by slice. Rows that share only a cell hold different
+    chunks there, and the later one waits for all of the earlier one.
     """
     earlier_count = _slice_count(earlier, pattern)
-    shares_cell = bool(row.cells & earlier.cells)
-    begins: defaultdict[int, int] = defaultdict(int)
+    if row.chunk_begin >= earlier.chunk_end or earlier.chunk_begin >= row.chunk_end:
+        return [earlier_count] * _slice_count(row, pattern)
+    begins: dict[int, int] = {}
     begin = 0
     for chunk in range(earlier.chunk_begin, earlier.chunk_end):
         begins[chunk] = begin
         begin += pattern[chunk % len(pattern)]
-    needed: list[int] = []
-    for chunk in range(row.chunk_begin, row.chunk_end):
-        for slice_ in range(pattern[chunk % len(pattern)]):
-            count = begins[chunk] + slice_ + 1 if chunk in begins else 0
-            needed.append(max(count, min(len(needed) + 1, earlier_count)) if shares_cell else count)
-    return needed
+    return [
+        begins[chunk] + slice_ + 1 if chunk in begins else 0
+        for chunk in range(row.chunk_begin, row.chunk_end)
+        for slice_ in range(pattern[chunk % len(pattern)])
+    ]
+
+
+def in_rounds(tables: Tables, round_count: int, chunk_count: int, cell_count: int) -> list[list[Row]]:
+    """The rows of a plan that runs its schedule over ``round_count`` parts of each chunk, one after another.
+
+    Round k's part of chunk c becomes chunk k * chunk_count + c. Cells of successive rounds alternate; they
+    are all that rounds share, and are used again when they have been released. That a round opens only when
+    the one two before it is over needs no model: the rounds before it come to their end without it.
+    """
+    repeated: list[list[Row]] = []
+    for rows in tables:
+        own = [
+            _in_round(row, number, len(rows), chunk_count, cell_count)
+            for number in range(round_count)
+            for row in rows
+        ]
+        if cell_count:
+            for index, row in enumerate(with_after(own)):
+                begin = index - index % len(rows)
+                reuse = [after for after in row.after if after.row < begin]
+                own[index] = replace(own[index], after=(*reuse, *own[index].after))
+        repeated.append(own)
+    return repeated
+
+
+def _in_round(row: Row, number: int, row_count: int, chunk_count: int, cell_count: int) -> Row:
+    chunks, cells = number * chunk_count, number % 2 * cell_count
+    return replace(
+        row,
+        chunk_begin=row.chunk_begin + chunks,
+        chunk_end=row.chunk_end + chunks,
+        cell=row.cell + cells if row.buffer is Buffer.SCRATCH else 0,
+        operand_cell=row.operand_cell + cells if row.operand is Buffer.SCRATCH else 0,
+        after=tuple(After(earlier + number * row_count, kind) for earlier, kind in row.after),
+    )
 
 
 def check_progress(

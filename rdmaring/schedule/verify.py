@@ -8,7 +8,7 @@ of chunks in slices, and for any timing that the contract of execution allows:
 - nothing is read before it is there, no two writes race, no write races with a read;
 - every send meets its receive, and both ends say the same of it;
 - it comes to its end with one credit a link and the declared window (``progress`` tries cuts in 1, 2, 3
-  and 7 slices, and an uneven one with empty chunks);
+  and 7 slices, an uneven one with empty chunks, and three rounds);
 - steps and bytes are what the algorithm declares.
 """
 
@@ -23,7 +23,7 @@ from rdmaring.schedule.collectives import Collective, collective_named
 from rdmaring.schedule.dataflow import check_dataflow
 from rdmaring.schedule.hazards import check_rank
 from rdmaring.schedule.links import match
-from rdmaring.schedule.progress import SLICE_PATTERNS, check_progress
+from rdmaring.schedule.progress import ROUNDS, SLICE_PATTERNS, check_progress, in_rounds
 from rdmaring.schedule.rows import (
     CHUNKS_MAX,
     WINDOW_MIN,
@@ -65,6 +65,9 @@ def verify(schedule: Schedule, *, in_place: bool | None = None) -> Proof:
     orders, results = check_dataflow(tables, matching, collective, schedule.chunk_count, schedule.root, modes)
     for pattern in SLICE_PATTERNS:
         check_progress(tables, schedule.window, pattern)
+    round_count, pattern = ROUNDS
+    rounds = in_rounds(tables, round_count, schedule.chunk_count, schedule.scratch_cells)
+    check_progress(rounds, schedule.window, pattern)
     link_chunks = [
         sum(
             tables[sender.rank][sender.row].chunk_end - tables[sender.rank][sender.row].chunk_begin
@@ -113,6 +116,7 @@ def check_table(
         )
         for after in row.after:
             _check_step(row, rows[after.row], after, rank, index)
+            _check_shared_cell(row, rows[after.row], after, rank, index)
     check_rank(rows, rank, collective, schedule.chunk_count, schedule.root, in_place=in_place is not False)
 
 
@@ -126,6 +130,18 @@ def _check_step(row: Row, earlier: Row, after: After, rank: int, index: int) -> 
     if row.step < earliest:
         raise ScheduleError(
             f"is in step {row.step}, but waits for row {after.row}, which is not done before step {earliest}",
+            rank=rank,
+            row=index,
+            chunk=row.chunk_begin,
+        )
+
+
+def _check_shared_cell(row: Row, earlier: Row, after: After, rank: int, index: int) -> None:
+    """Rows that share bytes of the vector wait by these: their bytes in a cell must lie alike."""
+    overlap = row.chunk_begin < earlier.chunk_end and earlier.chunk_begin < row.chunk_end
+    if overlap and row.cells & earlier.cells and row.chunk_begin != earlier.chunk_begin:
+        raise ScheduleError(
+            f"shares a cell with row {after.row}, and chunks that lie elsewhere in it",
             rank=rank,
             row=index,
             chunk=row.chunk_begin,

@@ -42,6 +42,9 @@ def rejection(schedule: Schedule, rank: int) -> str | None:
 
 
 def check_mutant(schedule: Schedule, rank: int, mutant: Mutant) -> None:
+    """Rejected; or, where it is proven to be the same schedule (mutants.py), accepted: tried at rank 0."""
+    if mutant.equivalent and rank > 0:
+        return
     reason = rejection(with_rows(schedule, rank, mutant.rows), rank)
     where = f"{title(schedule)}, rank {rank}: {mutant.kind}, {mutant.what}"
     if mutant.equivalent:

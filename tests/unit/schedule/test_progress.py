@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from unit.schedule.cases import schedules, title
 
-from rdmaring.schedule import Row, Schedule, ScheduleError, generate
-from rdmaring.schedule.progress import SLICE_PATTERNS, check_progress
+from rdmaring.schedule import After, Kind, Row, Schedule, ScheduleError, generate
+from rdmaring.schedule.progress import SLICE_PATTERNS, check_progress, in_rounds
 
 
 def tables_of(schedule: Schedule) -> list[Sequence[Row]]:
@@ -84,3 +84,22 @@ def test_an_unmet_receive_is_named() -> None:
         ScheduleError, match="rank 2 row 2 chunk 0: waits for ever to receive slice 0, for rank 1"
     ):
         check_progress(tables, schedule.window, (1,))
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 7])
+def test_rounds_come_to_their_end(world: int) -> None:
+    """Three rounds, whose cells alternate, send three times what one does."""
+    for schedule in schedules([world]):
+        tables = tables_of(schedule)
+        rounds = in_rounds(tables, 3, schedule.chunk_count, schedule.scratch_cells)
+        assert [len(rows) for rows in rounds] == [3 * len(rows) for rows in tables]
+        once = check_progress(tables, schedule.window, (2,))
+        assert check_progress(rounds, schedule.window, (2,)) == 3 * once, title(schedule)
+
+
+def test_a_cell_is_used_again_two_rounds_later() -> None:
+    """The first row of round 2 waits for what the same cell held in round 0, and for nothing of round 1."""
+    tables = tables_of(generate("reduce", "ring", 4, 0))
+    first, second, third = in_rounds(tables, 3, 1, 1)[2]
+    assert (first.cell, second.cell, third.cell) == (0, 1, 0)
+    assert (first.after, second.after, third.after) == ((), (), (After(0, Kind.RELEASED),))

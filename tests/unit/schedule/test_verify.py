@@ -150,10 +150,17 @@ def _without_last() -> Schedule:
 
 
 def _last_twice() -> Schedule:
-    """The gathering row applies the post-operation again; so it doesn't just land the bytes."""
-    good = generate("all_reduce", "direct", 2)
-    twice = _changed(good, 1, 2, flags=Flag.LAST)
-    return _changed(twice, 0, 1, sends=(Send(1, None),))
+    """The gathering row applies the post-operation again."""
+    return _changed(generate("all_reduce", "direct", 2), 1, 2, flags=Flag.LAST)
+
+
+def _shifted_in_a_cell() -> Schedule:
+    """Chunks 1..2 are put where chunk 1 was the second half of what a cell held."""
+    send = Row(0, Buffer.INPUT, 0, 2, Op.NONE, sends=(Send(0, None),))
+    keep = Row(0, Buffer.SCRATCH, 0, 2, Op.COPY, receives=(Receive(1, Buffer.INPUT),))
+    add = Row(0, Buffer.OUTPUT, 0, 2, Op.REDUCE, operand=Buffer.SCRATCH, receives=(Receive(2, Buffer.INPUT),))
+    other = Row(1, Buffer.SCRATCH, 1, 2, Op.COPY, operand=Buffer.INPUT, flags=Flag.FIRST)
+    return from_rows("reduce", "bad", [[keep, add, other], [send], [send]], chunk_count=2, root=0)
 
 
 def _other_order() -> Schedule:
@@ -183,6 +190,7 @@ BAD: dict[str, tuple[Callable[[], Schedule], str]] = {
     "no such chunk": (_scatter_into_the_output, "rank 0 row 1 chunk 2: uses a chunk of OUTPUT that"),
     "LAST missing": (_without_last, "rank 1 chunk 0: passes 0 rows marked LAST, not 1"),
     "LAST twice": (_last_twice, "rank 1 chunk 0: passes 2 rows marked LAST, not 1"),
+    "shifted in a cell": (_shifted_in_a_cell, "rank 0 row 2 chunk 1: shares a cell with row 1"),
     "other order": (_other_order, r"chunk 0: is combined in different orders: \(0 \+ 1 \+ 2\) on rank 0"),
     "TRANSIT result": (_stores_nothing_at_last, "rank 1 row 2 chunk 1: is TRANSIT, but leaves the result"),
     "read after TRANSIT": (_reads_a_skipped_store, "need not store"),
