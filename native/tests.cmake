@@ -26,14 +26,16 @@ target_link_libraries(rdmaring_tested PUBLIC rdmaring_flags)
 target_include_directories(rdmaring_tested PUBLIC tests)
 target_compile_options(rdmaring_tested PUBLIC -UNDEBUG)
 if(sanitize_options)
-	target_compile_options(rdmaring_tested PUBLIC -O1 -g -fno-omit-frame-pointer ${sanitize_options})
+	target_compile_options(rdmaring_tested PUBLIC -O1 -g1 -fno-omit-frame-pointer ${sanitize_options})
 	target_link_options(rdmaring_tested PUBLIC ${sanitize_options})
 endif()
 
+add_custom_target(native_tests) # builds them and nothing else
 foreach(source IN LISTS test_sources)
 	get_filename_component(name "${source}" NAME_WE)
 	add_executable(${name} "${source}")
 	target_link_libraries(${name} PRIVATE rdmaring_tested)
+	add_dependencies(native_tests ${name})
 	add_test(NAME ${name} COMMAND ${test_prefix} $<TARGET_FILE:${name}>)
 	set_tests_properties(${name} PROPERTIES TIMEOUT 120 ENVIRONMENT
 		"ASAN_OPTIONS=detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1")
