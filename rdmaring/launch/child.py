@@ -20,9 +20,16 @@ class Child:
     """A started rank. It leads a session, hence a process group, of its own."""
 
     def __init__(
-        self, rank: int, command: Sequence[str], env: Mapping[str, str], cpu: int | None, stdin: int | None
+        self,
+        rank: int,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        cpu: int | None,
+        stdin: int | None,
+        direct: bool = False,  # it writes to the launcher's own output and error
     ) -> None:
         launcher = os.getpid()
+        output = None if direct else subprocess.PIPE
 
         def before_exec() -> None:
             _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -39,15 +46,14 @@ class Child:
             command,
             env=dict(env),
             stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
             bufsize=0,
             start_new_session=True,
             preexec_fn=before_exec,
         )
-        assert self._process.stdout is not None and self._process.stderr is not None
-        self.stdout = self._process.stdout.fileno()
-        self.stderr = self._process.stderr.fileno()
+        self.stdout = None if self._process.stdout is None else self._process.stdout.fileno()
+        self.stderr = None if self._process.stderr is None else self._process.stderr.fileno()
 
     @property
     def pid(self) -> int:

@@ -32,6 +32,7 @@ class Job:
     keep_going: after a failure the others run to their own end.
     pin: bind rank r to CPU r mod CPUs; None: only where there are more ranks than CPUs.
     env: variables set for every rank, over the launcher's own.
+    direct: rank 0 writes to the launcher's own output and error: no prefix, and a terminal stays one.
     """
 
     command: Sequence[str]
@@ -40,6 +41,7 @@ class Job:
     keep_going: bool = False
     pin: bool | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    direct: bool = False
 
 
 class CommandError(Exception):
@@ -116,7 +118,8 @@ def _start(job: Job, command: Sequence[str], address: str, secret: str) -> tuple
     try:
         for rank, cpu in enumerate(rank_cpus(job)):
             stdin = None if rank == 0 else subprocess.DEVNULL
-            children.append(Child(rank, command, rank_env(job, rank, address, secret), cpu, stdin))
+            direct = job.direct and rank == 0
+            children.append(Child(rank, command, rank_env(job, rank, address, secret), cpu, stdin, direct))
         return children, Guard(child.pid for child in children)
     except OSError as error:
         for child in children:

@@ -76,6 +76,8 @@ class Loop:
     def _open_streams(self) -> Iterator[_Stream]:
         for child in self._children:
             for descriptor, sink in ((child.stdout, self._out), (child.stderr, self._err)):
+                if descriptor is None:
+                    continue
                 colour = sink is not None and _wants_colour(sink.descriptor)
                 yield _Stream(descriptor, LinePrefixer(rank_prefix(child.rank, colour)), sink)
 

@@ -31,6 +31,7 @@ LEVELS = {
     "communicator": 5,
     "__init__": 6,
     "launch": 6,
+    "bench": 7,
     "diagnose": 7,
     "cli": 8,
 }
