@@ -229,6 +229,48 @@ RR_API rr_status rr_work_free(rr_work *work);
 RR_API rr_status rr_comm_last_stats(const rr_comm *comm, rr_run_stats *out);
 RR_API rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_stats *out);
 
+/* ---- a simulated world: the same engine over links of a seeded, virtual clock ---- */
+
+/* What the simulated machine is like. Times are virtual nanoseconds; zero is instantaneous. */
+typedef struct rr_sim_spec {
+	uint64_t seed;
+	uint64_t latency_ns;           /* of a message, at least */
+	uint64_t jitter_ns;            /* and up to so much more, per message; a link keeps its order */
+	uint64_t transfer_ps_per_byte; /* of a link, one transfer after the other */
+	uint64_t combine_ps_per_byte;  /* of a rank's device, one pass after the other */
+	uint64_t stall_ns;             /* a rank now and then does nothing for up to so long */
+	uint64_t slot_bytes;
+	uint32_t slot_count;  /* credit of a link */
+	uint32_t registered;  /* 0: no buffer, 1: all, 2: by seed, each buffer of each rank */
+	int32_t kill_rank;    /* -1: none */
+	uint32_t operations;  /* the plan runs so many times, on the outputs of the run before */
+	uint64_t kill_ns;
+	uint64_t detect_ns;   /* after which the others' links know of the death */
+} rr_sim_spec;
+
+typedef struct rr_sim_result {
+	uint64_t elapsed_ns;
+	uint64_t transfers;
+	uint64_t transfer_bytes;
+	uint64_t busiest_link_ns;   /* time for which the busiest link was sending */
+	uint64_t busiest_device_ns; /* and the busiest device combining */
+	int32_t stuck_rank;         /* of a deadlock, else -1 */
+	int32_t stuck_row;
+	int32_t finished;           /* ranks that ended well */
+	int32_t failed;             /* ranks that ended with an error */
+	int32_t blamed;             /* the peer that the first error names, or -1 */
+} rr_sim_result;
+
+/*
+ * Runs one plan on all ranks in this thread. schedules[r], inputs[r], outputs[r]: rank r's, as for
+ * rr_plan_run(); plan_spec->schedule is not looked at. RR_ERR_TIMEOUT: a deadlock, result says where.
+ * Links are stricter than real ones: slots are overwritten when released, writes in place land early
+ * or late, passes run early or late, by seed.
+ */
+RR_API rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec *plan_spec,
+			    const rr_schedule *const *schedules, void *const *inputs, void *const *outputs,
+			    rr_sim_result *out);
+
 /* ---- reductions, by themselves ---- */
 
 /* The widest instruction set in use: "scalar", "x86-64-v3", "x86-64-v4", "neon". */

@@ -55,7 +55,6 @@ struct rr_comm {
 	void *scratch;
 	uint64_t scratch_bytes;
 	uint32_t descriptor_next;
-	uint32_t plan_count;
 	/* of the last finished operation */
 	rr_run_stats stats;
 	uint64_t *sent_before, *received_before; /* [world] link bytes when it began */

@@ -34,6 +34,8 @@ struct rr_buffer {
 struct rr_send_state {
 	uint32_t sent;  /* slices committed; RR_SENT_ALL: all, and the link's next row may go */
 	uint64_t first; /* the link's number of the first slice */
+	bool pending;   /* the copy into the reserved place is under way */
+	rr_token token;
 };
 
 struct rr_row_state {

@@ -327,6 +327,15 @@ static rr_status combine(const struct work *work, struct slice *slice, rr_token 
 	return RR_OK;
 }
 
+static void commit_slice(struct rr_send_state *sent, struct rr_link *out, const struct rr_transfer *transfer)
+{
+	if (sent->sent == 0)
+		sent->first = out->sent;
+	out->held = out->held || transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA;
+	out->ops->commit(out, transfer);
+	sent->sent++;
+}
+
 /* The pass is over: give the inputs back, send what was fused, say what is done. */
 static void finish_slice(const struct work *work, uint64_t fused)
 {
@@ -348,15 +357,10 @@ static void finish_slice(const struct work *work, uint64_t fused)
 		uint32_t at = (uint32_t)row->send_begin + i;
 		const struct rr_send *send = &work->plan->rows->sends[at];
 		struct rr_send_state *sent = rr_engine_send(engine, work->round, at);
-		struct rr_link *out = engine->out[send->peer];
 		struct rr_transfer transfer;
 
 		fill_transfer(work, send, number, offset, bytes, &transfer);
-		if (sent->sent == 0)
-			sent->first = out->sent;
-		out->held = out->held || transfer.mode == RR_MODE_SOURCE || transfer.mode == RR_MODE_CMA;
-		out->ops->commit(out, &transfer);
-		sent->sent++;
+		commit_slice(sent, engine->out[send->peer], &transfer);
 	}
 	state->done++;
 	if (engine->position)
@@ -401,50 +405,74 @@ static rr_status receive_slice(const struct work *work)
 
 /* ---- send part ---- */
 
-static rr_status send_slices(const struct work *work, uint32_t at, bool *moved)
+/* dst into the reserved place, over each stretch that lies in one piece. */
+static rr_status copy_out(const struct work *work, uint64_t offset, uint32_t bytes, void *place, rr_token *token)
+{
+	struct rr_engine *engine = work->engine;
+	const struct rr_row *row = work->row;
+
+	for (uint64_t done = 0; done < bytes;) {
+		uint64_t run = bytes - done;
+		const void *source = address_at(&engine->buffers[row->buffer],
+						coordinate_of(work, row->buffer, row->cell, offset + done), &run);
+		void *target = (char *)place + done;
+		struct rr_combine copy = {.dst = &target, .dst_count = 1, .src = &source, .src_count = 1,
+					  .count = run / work->plan->element_bytes};
+		rr_status status = engine->device->ops->combine(engine->device, work->plan->pass, &copy, token);
+		if (status < 0)
+			return status;
+		done += run;
+	}
+	return RR_OK;
+}
+
+/* One slice of dst to one peer. RR_AGAIN: no credit, not this row's turn, or the copy is under way. */
+static rr_status send_slice(const struct work *work, uint32_t at)
 {
 	struct rr_engine *engine = work->engine;
 	const struct rr_send *send = &work->plan->rows->sends[at];
 	struct rr_send_state *sent = rr_engine_send(engine, work->round, at);
 	struct rr_link *out = engine->out[send->peer];
 	uint32_t slice_bytes = work->plan->slice_bytes;
+	uint64_t offset = (uint64_t)sent->sent * slice_bytes, left = work->state->bytes - offset;
+	uint32_t bytes = left < slice_bytes ? (uint32_t)left : slice_bytes;
+	struct rr_transfer transfer;
+	void *place = NULL;
+	rr_status status;
 
-	while (sent->sent < work->state->done) {
-		uint64_t offset = (uint64_t)sent->sent * slice_bytes, left = work->state->bytes - offset;
-		uint32_t bytes = left < slice_bytes ? (uint32_t)left : slice_bytes;
-		struct rr_transfer transfer;
-		void *place = NULL;
-		rr_token token = 0;
-
-		fill_transfer(work, send, sent->sent, offset, bytes, &transfer);
+	fill_transfer(work, send, sent->sent, offset, bytes, &transfer);
+	if (!sent->pending) {
 		if (engine->rows_sent[send->peer] != transfer.order)
 			return RR_AGAIN;
-		rr_status status = out->ops->reserve(out, &transfer, &place);
+		status = out->ops->reserve(out, &transfer, &place);
 		if (status != RR_OK) {
 			engine->waiting_peer = send->peer;
 			return status;
 		}
-		for (uint64_t done = 0; place && done < bytes;) {
-			uint64_t run = bytes - done;
-			const void *source = address_at(&engine->buffers[work->row->buffer],
-							coordinate_of(work, work->row->buffer, work->row->cell, offset + done),
-							&run);
-			void *target = (char *)place + done;
-			struct rr_combine copy = {.dst = &target, .dst_count = 1, .src = &source, .src_count = 1,
-						  .count = run / work->plan->element_bytes};
-			/* The engine's host copies are synchronous on every device so far: the token is ready. */
-			status = engine->device->ops->combine(engine->device, work->plan->pass, &copy, &token);
-			if (status < 0) {
-				out->ops->abort(out);
-				return status;
-			}
-			done += run;
+		sent->token = 0;
+		status = place ? copy_out(work, offset, bytes, place, &sent->token) : RR_OK;
+		if (status < 0) {
+			out->ops->abort(out);
+			return status;
 		}
-		if (sent->sent == 0)
-			sent->first = out->sent;
-		out->held = out->held || transfer.mode == RR_MODE_SOURCE || transfer.mode == RR_MODE_CMA;
-		out->ops->commit(out, &transfer);
-		sent->sent++;
+		sent->pending = true;
+	}
+	if (!engine->device->ops->ready(engine->device, sent->token))
+		return RR_AGAIN;
+	sent->pending = false;
+	commit_slice(sent, out, &transfer);
+	return RR_OK;
+}
+
+static rr_status send_slices(const struct work *work, uint32_t at, bool *moved)
+{
+	struct rr_send_state *sent = rr_engine_send(work->engine, work->round, at);
+	rr_status status = RR_OK;
+
+	while (sent->sent < work->state->done) {
+		status = send_slice(work, at);
+		if (status != RR_OK)
+			return status;
 		*moved = true;
 	}
 	return RR_OK;

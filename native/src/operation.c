@@ -73,7 +73,7 @@ static rr_status find_places(struct rr_comm *comm, struct rr_work *work, struct 
 	}
 	if (!work->extents)
 		plan->place_generation = generation;
-	if (plan->uses[RR_SCRATCH])
+	if (plan->scratch_bytes)
 		return rr_operation_place(comm, comm->scratch, comm->scratch_bytes, 0, &places[RR_SCRATCH]);
 	return RR_OK;
 }

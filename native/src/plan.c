@@ -13,7 +13,7 @@ static bool reduces(int32_t collective)
 	return collective == RR_ALL_REDUCE || collective == RR_REDUCE_SCATTER || collective == RR_REDUCE;
 }
 
-static rr_status check_spec(const rr_comm *comm, const rr_plan_spec *spec)
+static rr_status check_spec(int32_t rank, int32_t world, const rr_plan_spec *spec)
 {
 	const struct rr_schedule *rows = spec->schedule;
 
@@ -27,16 +27,16 @@ static rr_status check_spec(const rr_comm *comm, const rr_plan_spec *spec)
 		return rr_fail(RR_ERR_ARGUMENT, "count %llu is beyond 64-bit arithmetic in bytes", (unsigned long long)spec->count);
 	if (!rows)
 		return rr_fail(RR_ERR_ARGUMENT, "schedule is NULL");
-	if ((int32_t)rows->world != comm->world || (int32_t)rows->rank != comm->rank)
+	if ((int32_t)rows->world != world || (int32_t)rows->rank != rank)
 		return rr_fail(RR_ERR_ARGUMENT, "the schedule is rank %u's of %u ranks, this is rank %d of %d", rows->rank,
-			       rows->world, comm->rank, comm->world);
+			       rows->world, rank, world);
 	for (uint32_t c = 0; c < rows->chunk_count; c++)
 		if (spec->chunk_offsets[c] > spec->chunk_offsets[c + 1])
 			return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets[%u] is above its successor", c);
 	if (spec->chunk_offsets[0] != 0 || spec->chunk_offsets[rows->chunk_count] != spec->count)
 		return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets must run from 0 to count");
 	if (spec->mailbox && (spec->count * rr_dtype_bytes((rr_dtype)spec->dtype) > RR_MAILBOX_BYTES ||
-			      comm->world > (int32_t)RR_MAILBOX_WORLD_MAX ||
+			      world > (int32_t)RR_MAILBOX_WORLD_MAX ||
 			      (spec->collective != RR_ALL_REDUCE && spec->collective != RR_BARRIER)))
 		return rr_fail(RR_ERR_UNSUPPORTED, "mailboxes carry all_reduce and barrier of at most %u bytes among at most %u ranks",
 			       RR_MAILBOX_BYTES, RR_MAILBOX_WORLD_MAX);
@@ -118,22 +118,20 @@ static void describe(struct rr_plan *plan, const rr_plan_spec *spec, uint64_t sl
 	descriptor->hash = rr_descriptor_hash(descriptor);
 }
 
-static rr_status fill(struct rr_comm *comm, struct rr_plan *plan, const rr_plan_spec *spec)
+static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_t slot_bytes, const rr_plan_spec *spec)
 {
-	uint64_t slot_bytes = comm->shm.layout.slot_bytes;
 	uint64_t slice_bytes = spec->slice_bytes ? spec->slice_bytes : slot_bytes;
 	uint32_t chunk_count = spec->schedule->chunk_count;
 
 	slice_bytes = slice_bytes > slot_bytes ? slot_bytes : slice_bytes;
 	slice_bytes = slice_bytes < SLICE_BYTES_MIN ? SLICE_BYTES_MIN : slice_bytes / 64 * 64;
-	plan->comm = comm;
 	plan->element_bytes = (uint32_t)rr_dtype_bytes((rr_dtype)spec->dtype);
 	plan->vector_bytes = spec->count * plan->element_bytes;
 	plan->slice_bytes = (uint32_t)slice_bytes;
 	plan->round_count = spec->round_count ? spec->round_count : 1;
 	plan->mailbox = spec->mailbox != 0;
 	plan->pass = rr_combine_lookup((rr_dtype)spec->dtype, (rr_redop)spec->redop, rr_simd_level_best());
-	plan->factor = spec->scale / (spec->redop == RR_AVG ? comm->world : 1);
+	plan->factor = spec->scale / (spec->redop == RR_AVG ? world : 1);
 	plan->post = reduces(spec->collective) && plan->factor != 1.0;
 	plan->rows = rr_schedule_copy(spec->schedule);
 	plan->chunk_offsets = calloc((size_t)chunk_count + 1, sizeof(uint64_t));
@@ -143,15 +141,53 @@ static rr_status fill(struct rr_comm *comm, struct rr_plan *plan, const rr_plan_
 		plan->chunk_offsets[c] = spec->chunk_offsets[c] * plan->element_bytes;
 	rr_status status = check_rows(plan->rows, plan->round_count);
 	if (status >= 0)
-		status = find_peers(plan, comm->world);
+		status = find_peers(plan, world);
 	if (status < 0)
 		return status;
 	describe(plan, spec, slice_bytes);
-	find_buffers(plan, comm->rank);
-	if (!plan->uses[RR_SCRATCH])
-		return RR_OK;
+	find_buffers(plan, rank);
 	/* Two rounds are open at most: their cells alternate. */
-	return rr_comm_scratch(comm, plan->cell_bytes * plan->rows->cell_count * (plan->round_count > 1 ? 2 : 1) + 64);
+	if (plan->uses[RR_SCRATCH] && !plan->mailbox)
+		plan->scratch_bytes = plan->cell_bytes * plan->rows->cell_count * (plan->round_count > 1 ? 2 : 1) + 64;
+	return RR_OK;
+}
+
+void rr_plan_unmake(struct rr_plan *plan)
+{
+	rr_schedule_free(plan->rows);
+	free(plan->chunk_offsets);
+	free(plan->peers);
+	free(plan);
+}
+
+rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const rr_plan_spec *spec,
+		       struct rr_plan **out)
+{
+	rr_status status = check_spec(rank, world, spec);
+	struct rr_plan *plan;
+
+	if (status < 0)
+		return status;
+	plan = calloc(1, sizeof(*plan));
+	if (!plan)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan");
+	status = fill(plan, rank, world, slot_bytes, spec);
+	if (status < 0) {
+		rr_plan_unmake(plan);
+		return status;
+	}
+	*out = plan;
+	return RR_OK;
+}
+
+/* Scratch moves when it grows: not under an operation that uses it. */
+static rr_status grow_scratch(struct rr_comm *comm, uint64_t bytes)
+{
+	if (bytes <= comm->scratch_bytes)
+		return RR_OK;
+	for (struct rr_work *work = comm->first; work; work = comm->first)
+		rr_drive_held(comm, work, UINT64_MAX);
+	return comm->failed ? rr_error_set(&comm->failure) : rr_comm_scratch(comm, bytes);
 }
 
 rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
@@ -159,30 +195,19 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
 	struct rr_plan *plan;
 	rr_status status = rr_comm_usable(comm);
 
+	if (status >= 0)
+		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, spec, &plan);
 	if (status < 0)
 		return status;
-	status = check_spec(comm, spec);
-	if (status < 0)
-		return status;
-	plan = calloc(1, sizeof(*plan));
-	if (!plan)
-		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan");
-	rr_drive_take(comm); /* scratch may move: no operation of others in between */
-	if (rr_own32(&comm->unfinished) && spec->schedule->cell_count)
-		for (struct rr_work *work = comm->first; work; work = comm->first) {
-			rr_drive_leave(comm);
-			rr_drive(comm, work, UINT64_MAX);
-			rr_drive_take(comm);
-		}
-	status = fill(comm, plan, spec);
+	rr_drive_take(comm);
+	status = grow_scratch(comm, plan->scratch_bytes);
 	if (status >= 0) {
+		plan->comm = comm;
 		plan->descriptor_index = comm->descriptor_next++ % RR_DESCRIPTOR_COUNT;
-		comm->plan_count++;
 	}
 	rr_drive_leave(comm);
 	if (status < 0) {
-		plan->comm = NULL;
-		rr_plan_free(plan);
+		rr_plan_unmake(plan);
 		return status;
 	}
 	*out = plan;
@@ -191,12 +216,6 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
 
 void rr_plan_free(rr_plan *plan)
 {
-	if (!plan)
-		return;
-	if (plan->comm)
-		plan->comm->plan_count--;
-	rr_schedule_free(plan->rows);
-	free(plan->chunk_offsets);
-	free(plan->peers);
-	free(plan);
+	if (plan)
+		rr_plan_unmake(plan);
 }

@@ -23,6 +23,7 @@ struct rr_plan {
 	uint32_t slice_bytes;
 	uint32_t round_count;
 	uint64_t cell_bytes; /* of one scratch cell */
+	uint64_t scratch_bytes;
 	rr_combine_fn pass;
 	bool post;
 	double factor;
@@ -42,6 +43,11 @@ struct rr_plan {
 	const void *place_address[2];
 	struct rr_place place[2];
 };
+
+/* A plan without a communicator: the engine alone needs no more. */
+rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const rr_plan_spec *spec,
+		       struct rr_plan **out);
+void rr_plan_unmake(struct rr_plan *plan);
 
 /* Bytes of a vector part: chunk c in round k is [plan_part(c, k), plan_part(c, k + 1)). */
 static inline uint64_t rr_plan_part(const struct rr_plan *plan, uint32_t chunk, uint32_t round)

@@ -1,0 +1,291 @@
+/*
+ * link_sim.c - a link of the simulated world.
+ *
+ * Messages take latency, jitter by seed, and the link's time for their bytes; a link keeps its order,
+ * different links do not. Stricter than real links: a released slot is overwritten, a write in place
+ * lands when it is committed or when it arrives (by seed), credit comes back after a latency.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim.h"
+#include "status.h"
+
+#define IN_FLIGHT_MAX 64u /* transfers of one link; credit is at most this */
+#define POISON 0xa5
+
+struct message { /* one transfer, from its commit until its credit is back */
+	struct rr_transfer transfer;
+	uint64_t arrives_ns;
+	uint64_t credit_ns; /* RR_SIM_NEVER until released */
+	uint8_t *late;      /* WRITE: where the bytes wait until they land; NULL: they have landed */
+	void *lands;
+};
+
+struct edge {
+	struct rr_sim *sim;
+	int32_t from, to;
+	uint64_t committed, released, credited;
+	uint64_t free_ns, last_arrival_ns, busy_ns;
+	struct message messages[IN_FLIGHT_MAX];
+	uint8_t *slots;   /* [slot_count] of slot_bytes */
+	uint8_t *staging; /* likewise, for late writes */
+	bool late;        /* of the reserve under way */
+	/* the sender's OPENs: the receiver may be some operations behind */
+	struct rr_open opens[RR_SIM_OPERATIONS_MAX];
+	uint64_t open_arrives_ns[RR_SIM_OPERATIONS_MAX];
+	uint32_t ends; /* not closed yet */
+};
+
+struct link_sim {
+	struct rr_link link;
+	struct edge *edge;
+};
+
+static struct edge *edge_of(struct rr_link *link)
+{
+	return ((struct link_sim *)link)->edge;
+}
+
+static uint64_t delay(struct rr_sim *sim)
+{
+	return sim->spec.latency_ns + (sim->spec.jitter_ns ? rr_sim_random(sim, sim->spec.jitter_ns + 1) : 0);
+}
+
+/* A dead peer's link fails when the death is known; until then nothing comes. */
+static rr_status peer_state(const struct edge *edge, int32_t peer)
+{
+	if (rr_sim_known_dead(edge->sim, peer)) {
+		rr_fail(RR_ERR_LINK, "rank %d died", peer);
+		rr_error_here()->peer = peer;
+		return RR_ERR_LINK;
+	}
+	return RR_OK;
+}
+
+static void *memory_of(const struct edge *edge, int32_t rank, enum rr_buffer_id buffer, uint64_t coordinate)
+{
+	return edge->sim->engines[rank].buffers[buffer].zero + coordinate;
+}
+
+/* ---- OPEN ---- */
+
+static rr_status sim_open_post(struct rr_link *link, const struct rr_open *open)
+{
+	struct edge *edge = edge_of(link);
+
+	uint64_t at = open->op % RR_SIM_OPERATIONS_MAX;
+
+	edge->opens[at] = *open;
+	edge->open_arrives_ns[at] = edge->sim->now_ns + delay(edge->sim);
+	return RR_OK;
+}
+
+static rr_status sim_open_peek(struct rr_link *link, uint64_t op, const struct rr_open **open)
+{
+	struct edge *edge = edge_of(link);
+
+	uint64_t at = op % RR_SIM_OPERATIONS_MAX;
+
+	if (edge->opens[at].op == op && rr_sim_due(edge->sim, edge->open_arrives_ns[at])) {
+		*open = &edge->opens[at];
+		return RR_OK;
+	}
+	return peer_state(edge, edge->from) == RR_OK ? RR_AGAIN : RR_ERR_LINK;
+}
+
+static rr_status sim_open_accept(struct rr_link *link, const struct rr_open *open)
+{
+	(void)link;
+	(void)open;
+	return RR_OK;
+}
+
+/* ---- sender ---- */
+
+static void take_credits(struct edge *edge)
+{
+	while (edge->credited < edge->released &&
+	       rr_sim_due(edge->sim, edge->messages[edge->credited % IN_FLIGHT_MAX].credit_ns))
+		edge->credited++;
+}
+
+static rr_status sim_reserve(struct rr_link *link, const struct rr_transfer *transfer, void **place)
+{
+	struct edge *edge = edge_of(link);
+	uint64_t at = edge->committed % edge->sim->spec.slot_count * edge->sim->spec.slot_bytes;
+
+	take_credits(edge);
+	if (edge->committed - edge->credited >= edge->sim->spec.slot_count)
+		return peer_state(edge, edge->to) == RR_OK ? RR_AGAIN : RR_ERR_LINK;
+	edge->late = false;
+	*place = NULL;
+	if (transfer->mode == RR_MODE_SLOT)
+		*place = edge->slots + at;
+	if (transfer->mode == RR_MODE_WRITE) {
+		edge->late = rr_sim_random(edge->sim, 2);
+		*place = edge->late ? edge->staging + at : memory_of(edge, edge->to, transfer->buffer, transfer->coordinate);
+	}
+	return RR_OK;
+}
+
+static void sim_commit(struct rr_link *link, const struct rr_transfer *transfer)
+{
+	struct edge *edge = edge_of(link);
+	struct rr_sim *sim = edge->sim;
+	struct message *message = &edge->messages[edge->committed % IN_FLIGHT_MAX];
+	uint64_t cost = transfer->bytes * sim->spec.transfer_ps_per_byte / 1000;
+	uint64_t begin = edge->free_ns > sim->now_ns ? edge->free_ns : sim->now_ns;
+
+	edge->free_ns = begin + cost;
+	edge->busy_ns += cost;
+	message->transfer = *transfer;
+	message->credit_ns = RR_SIM_NEVER;
+	message->arrives_ns = edge->free_ns + delay(sim);
+	if (message->arrives_ns < edge->last_arrival_ns)
+		message->arrives_ns = edge->last_arrival_ns;
+	edge->last_arrival_ns = message->arrives_ns;
+	message->late = NULL;
+	if (edge->late) {
+		message->late = edge->staging + edge->committed % sim->spec.slot_count * sim->spec.slot_bytes;
+		message->lands = memory_of(edge, edge->to, transfer->buffer, transfer->coordinate);
+	}
+	edge->committed++;
+	link->sent++;
+	link->bytes += transfer->bytes;
+	sim->result.transfers++;
+	sim->result.transfer_bytes += transfer->bytes;
+	if (edge->busy_ns > sim->result.busiest_link_ns)
+		sim->result.busiest_link_ns = edge->busy_ns;
+}
+
+static void sim_abort(struct rr_link *link)
+{
+	edge_of(link)->late = false;
+}
+
+static uint64_t sim_released(struct rr_link *link)
+{
+	struct edge *edge = edge_of(link);
+
+	take_credits(edge);
+	return edge->credited;
+}
+
+/* ---- receiver ---- */
+
+static rr_status sim_peek(struct rr_link *link, const struct rr_transfer *wanted, const void **data)
+{
+	struct edge *edge = edge_of(link);
+	struct message *message = &edge->messages[edge->released % IN_FLIGHT_MAX];
+	const struct rr_transfer *sent = &message->transfer;
+
+	if (edge->released == edge->committed || !rr_sim_due(edge->sim, message->arrives_ns))
+		return edge->released == edge->committed && peer_state(edge, edge->from) != RR_OK ? RR_ERR_LINK : RR_AGAIN;
+	if (sent->op != wanted->op || sent->order != wanted->order || sent->slice != wanted->slice ||
+	    sent->bytes != wanted->bytes || sent->mode != wanted->mode)
+		return rr_fail(RR_ERR_PROTOCOL, "rank %d sent row %u slice %u (mode %d), expected row %u slice %u (mode %d)",
+			       edge->from, sent->order, sent->slice, (int)sent->mode, wanted->order, wanted->slice,
+			       (int)wanted->mode);
+	if (message->late) {
+		memcpy(message->lands, message->late, sent->bytes);
+		message->late = NULL;
+	}
+	switch (sent->mode) {
+	case RR_MODE_SLOT:
+		*data = edge->slots + edge->released % edge->sim->spec.slot_count * edge->sim->spec.slot_bytes;
+		break;
+	case RR_MODE_SOURCE:
+	case RR_MODE_CMA:
+		*data = memory_of(edge, edge->from, sent->buffer, sent->coordinate);
+		break;
+	case RR_MODE_WRITE:
+		*data = wanted->landing;
+		break;
+	}
+	return RR_OK;
+}
+
+static void sim_release(struct rr_link *link)
+{
+	struct edge *edge = edge_of(link);
+	struct message *message = &edge->messages[edge->released % IN_FLIGHT_MAX];
+
+	memset(edge->slots + edge->released % edge->sim->spec.slot_count * edge->sim->spec.slot_bytes, POISON, message->transfer.bytes);
+	message->credit_ns = edge->sim->now_ns + delay(edge->sim);
+	edge->released++;
+	link->sent++;
+	link->bytes += message->transfer.bytes;
+}
+
+/* ---- both ---- */
+
+static void sim_flush(struct rr_link *link)
+{
+	(void)link; /* ranks of the simulated world never sleep */
+}
+
+static void sim_close(struct rr_link *link)
+{
+	struct edge *edge = edge_of(link);
+
+	if (--edge->ends == 0) {
+		free(edge->slots);
+		free(edge->staging);
+		free(edge);
+	}
+	free(link);
+}
+
+static const struct rr_link_ops sim_ops = {
+	.transport = "sim",
+	.open_post = sim_open_post,
+	.open_peek = sim_open_peek,
+	.open_accept = sim_open_accept,
+	.reserve = sim_reserve,
+	.commit = sim_commit,
+	.abort = sim_abort,
+	.released = sim_released,
+	.peek = sim_peek,
+	.release = sim_release,
+	.flush = sim_flush,
+	.close = sim_close,
+};
+
+rr_status rr_link_sim_open(struct rr_sim *sim, int32_t from, int32_t to, struct rr_link **out, struct rr_link **in)
+{
+	struct edge *edge = calloc(1, sizeof(*edge));
+	struct link_sim *sender = calloc(1, sizeof(*sender));
+	struct link_sim *receiver = calloc(1, sizeof(*receiver));
+	size_t bytes = (size_t)sim->spec.slot_count * sim->spec.slot_bytes;
+
+	if (sim->spec.slot_count < 1 || sim->spec.slot_count > IN_FLIGHT_MAX) {
+		free(edge);
+		free(sender);
+		free(receiver);
+		return rr_fail(RR_ERR_ARGUMENT, "slot_count %u: accepted are 1..%u", sim->spec.slot_count, IN_FLIGHT_MAX);
+	}
+	if (edge) {
+		edge->slots = malloc(bytes);
+		edge->staging = malloc(bytes);
+	}
+	if (!edge || !sender || !receiver || !edge->slots || !edge->staging) {
+		if (edge) {
+			free(edge->slots);
+			free(edge->staging);
+		}
+		free(edge);
+		free(sender);
+		free(receiver);
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a simulated link");
+	}
+	edge->sim = sim;
+	edge->from = from;
+	edge->to = to;
+	edge->ends = 2;
+	*sender = (struct link_sim){.link = {.ops = &sim_ops, .peer = to}, .edge = edge};
+	*receiver = (struct link_sim){.link = {.ops = &sim_ops, .peer = from}, .edge = edge};
+	*out = &sender->link;
+	*in = &receiver->link;
+	return RR_OK;
+}

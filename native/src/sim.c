@@ -1,0 +1,210 @@
+/* sim.c - runs all ranks of a simulated world; see sim.h. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "status.h"
+
+#define STALL_ODDS 64u          /* a rank stalls in one of so many turns, if it may */
+#define TURNS_MAX 200000000ull  /* a world that never ends is a mistake of the caller's numbers */
+
+struct rank_state {
+	bool ended;
+	bool failed;
+	uint32_t operations; /* finished */
+	uint64_t stalled_until_ns;
+	void *scratch;
+};
+
+uint64_t rr_sim_random(struct rr_sim *sim, uint64_t below)
+{
+	/* splitmix64 (Steele, Lea, Flood, OOPSLA 2014) */
+	uint64_t z = sim->random += 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return (z ^ z >> 31) % below;
+}
+
+bool rr_sim_due(struct rr_sim *sim, uint64_t at_ns)
+{
+	if (at_ns <= sim->now_ns)
+		return true;
+	if (at_ns < sim->next_ns)
+		sim->next_ns = at_ns;
+	return false;
+}
+
+static bool is_dead(struct rr_sim *sim, int32_t rank)
+{
+	return rank == sim->spec.kill_rank && rr_sim_due(sim, sim->spec.kill_ns);
+}
+
+bool rr_sim_known_dead(struct rr_sim *sim, int32_t rank)
+{
+	return rank == sim->spec.kill_rank && rr_sim_due(sim, sim->spec.kill_ns + sim->spec.detect_ns);
+}
+
+static rr_status begin(struct rr_sim *sim, int32_t r, struct rank_state *state, void *input, void *output)
+{
+	const struct rr_plan *plan = sim->plans[r];
+	struct rr_buffer buffers[RR_BUFFER_COUNT] = {
+		{.zero = (char *)input - plan->input_begin},
+		{.zero = (char *)output - plan->output_begin},
+		{.zero = state->scratch},
+	};
+	struct rr_place places[RR_BUFFER_COUNT] = {0};
+
+	for (int b = 0; b < RR_BUFFER_COUNT; b++)
+		if (sim->spec.registered == 1 || (sim->spec.registered == 2 && rr_sim_random(sim, 2)))
+			places[b].reach = RR_REACH_REGION;
+	return rr_engine_start(&sim->engines[r], plan, state->operations + 1, buffers, places);
+}
+
+static rr_status act(struct rr_sim *sim, int32_t r, struct rank_state *state, void *input, void *output, bool *moved)
+{
+	rr_status status = RR_OK;
+
+	if (sim->engines[r].phase == RR_IDLE)
+		status = begin(sim, r, state, state->operations ? output : input, output);
+	if (status == RR_OK)
+		status = rr_engine_progress(&sim->engines[r], moved);
+	if (status == RR_AGAIN)
+		return RR_OK;
+	*moved = true;
+	if (status < 0) {
+		if (!state->failed && sim->result.blamed < 0)
+			sim->result.blamed = rr_error_here()->peer;
+		state->failed = true;
+		state->ended = true;
+		sim->result.failed++;
+		return status;
+	}
+	if (++state->operations == (sim->spec.operations ? sim->spec.operations : 1)) {
+		state->ended = true;
+		sim->result.finished++;
+	}
+	return RR_OK;
+}
+
+/* One turn: every rank that may act, in seeded order. False: all have ended. */
+static bool turn(struct rr_sim *sim, struct rank_state *states, void *const *inputs, void *const *outputs,
+		 bool *moved, rr_status *first_error)
+{
+	int32_t offset = (int32_t)rr_sim_random(sim, (uint64_t)sim->world);
+	bool any = false;
+
+	for (int32_t i = 0; i < sim->world; i++) {
+		int32_t r = (offset + i) % sim->world;
+		struct rank_state *state = &states[r];
+		if (state->ended || is_dead(sim, r))
+			continue;
+		any = true;
+		if (!rr_sim_due(sim, state->stalled_until_ns))
+			continue;
+		if (sim->spec.stall_ns && rr_sim_random(sim, STALL_ODDS) == 0) {
+			state->stalled_until_ns = sim->now_ns + 1 + rr_sim_random(sim, sim->spec.stall_ns);
+			*moved = true;
+			continue;
+		}
+		rr_status status = act(sim, r, state, inputs[r], outputs[r], moved);
+		/* A rank that failed takes its links with it, as a real one poisons its peers. */
+		if (status < 0 && *first_error == RR_OK)
+			*first_error = status;
+	}
+	return any;
+}
+
+static rr_status run_world(struct rr_sim *sim, struct rank_state *states, void *const *inputs, void *const *outputs)
+{
+	rr_status first_error = RR_OK;
+
+	for (uint64_t turns = 0; turns < TURNS_MAX; turns++) {
+		bool moved = false;
+		sim->next_ns = RR_SIM_NEVER;
+		if (!turn(sim, states, inputs, outputs, &moved, &first_error))
+			return first_error;
+		if (moved)
+			continue;
+		if (sim->next_ns == RR_SIM_NEVER) {
+			if (first_error < 0)
+				return first_error; /* the others wait for the one that failed */
+			for (int32_t r = 0; r < sim->world && sim->result.stuck_rank < 0; r++) {
+				if (states[r].ended || is_dead(sim, r))
+					continue;
+				sim->result.stuck_rank = r;
+				sim->result.stuck_row = (int32_t)(sim->engines[r].retired % sim->plans[r]->rows->row_count);
+			}
+			return rr_fail(RR_ERR_TIMEOUT, "deadlock at %llu ns: rank %d is stuck in row %d",
+				       (unsigned long long)sim->now_ns, sim->result.stuck_rank, sim->result.stuck_row);
+		}
+		sim->now_ns = sim->next_ns;
+	}
+	return rr_fail(RR_ERR_TIMEOUT, "the simulated world did not end in %llu turns", TURNS_MAX);
+}
+
+static rr_status build(struct rr_sim *sim, const rr_plan_spec *plan_spec, const rr_schedule *const *schedules,
+		       struct rank_state *states)
+{
+	rr_status status = RR_OK;
+
+	for (int32_t r = 0; r < sim->world && status == RR_OK; r++) {
+		rr_plan_spec spec = *plan_spec;
+		spec.schedule = schedules[r];
+		status = rr_plan_make(r, sim->world, sim->spec.slot_bytes, &spec, &sim->plans[r]);
+		if (status == RR_OK)
+			status = rr_engine_init(&sim->engines[r], r, sim->world);
+		if (status != RR_OK)
+			return status;
+		sim->engines[r].device = rr_sim_device_of(sim->devices, r);
+		if (sim->plans[r]->scratch_bytes)
+			states[r].scratch = calloc(1, sim->plans[r]->scratch_bytes);
+	}
+	for (int32_t r = 0; r < sim->world; r++)
+		for (int32_t p = 0; p < sim->world && status == RR_OK; p++)
+			if (p != r)
+				status = rr_link_sim_open(sim, r, p, &sim->engines[r].out[p], &sim->engines[p].in[r]);
+	return status;
+}
+
+rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec *plan_spec,
+		     const rr_schedule *const *schedules, void *const *inputs, void *const *outputs,
+		     rr_sim_result *out)
+{
+	struct rr_sim sim = {.spec = *spec, .world = world, .random = spec->seed};
+	struct rank_state *states;
+	rr_status status = RR_OK;
+
+	if (world < 1 || spec->slot_bytes < 4096 || spec->operations > RR_SIM_OPERATIONS_MAX)
+		return rr_fail(RR_ERR_ARGUMENT, "world %d, slot_bytes %llu, operations %u: accepted are at least 1 and 4096, at most %u",
+			       world, (unsigned long long)spec->slot_bytes, spec->operations, RR_SIM_OPERATIONS_MAX);
+	states = calloc((size_t)world, sizeof(*states));
+	sim.engines = calloc((size_t)world, sizeof(*sim.engines));
+	sim.plans = calloc((size_t)world, sizeof(*sim.plans));
+	sim.devices = rr_sim_devices_new(&sim);
+	sim.result.stuck_rank = -1;
+	sim.result.stuck_row = -1;
+	sim.result.blamed = -1;
+	if (!states || !sim.engines || !sim.plans || !sim.devices)
+		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for a simulated world of %d ranks", world);
+	if (status == RR_OK)
+		status = build(&sim, plan_spec, schedules, states);
+	if (status == RR_OK)
+		status = run_world(&sim, states, inputs, outputs);
+	sim.result.elapsed_ns = sim.now_ns;
+	*out = sim.result;
+	for (int32_t r = 0; r < world; r++) {
+		if (sim.engines)
+			rr_engine_free(&sim.engines[r]);
+		if (sim.plans && sim.plans[r])
+			rr_plan_unmake(sim.plans[r]);
+		if (states)
+			free(states[r].scratch);
+	}
+	rr_sim_devices_free(sim.devices);
+	free(sim.plans);
+	free(sim.engines);
+	free(states);
+	return status;
+}
