@@ -2,14 +2,20 @@
  * reduce.h - elementwise combination of vectors: the only arithmetic of the library.
  *
  * One pass over memory: every destination gets op(source 0, source 1, ...), taken in that order, then
- * the post-operation. With one source it is a copy. A destination may be equal to a source (same
- * address); otherwise no two regions overlap. Nothing needs more than the dtype's own alignment, and
- * unaligned addresses work too.
+ * the post-operation. With one source and no post-operation it is a copy of the bits. A destination may
+ * be equal to a source (same address); otherwise no two regions overlap. Nothing needs more than the
+ * dtype's own alignment, and unaligned addresses work too.
  *
- * Numbers. 16-bit floats are widened to float32, combined there and rounded once (to nearest, ties to
- * even). Integers wrap. min and max return NaN if any source is NaN (payload unspecified).
- * The post-operation multiplies by `factor`: in float64 for float64, in float32 (of the factor, too)
- * for the other floats. Every level gives the bits of the scalar one, NaN payloads apart.
+ * Numbers (docs/NUMBERS.md has all of it). 16-bit floats are widened to float32, combined there and
+ * rounded once (to nearest, ties to even). Integers wrap. min and max return NaN if any source is NaN,
+ * and of equal values (-0 and +0) the earlier source's. The post-operation multiplies by `factor`: in
+ * float64 for float64, in float32 (of the factor, too) for the other floats; integers have none. Every
+ * level gives the bits of the scalar one, sign and payload of NaN apart.
+ *
+ * Speed. A pass streams: all sources and destinations at once, element by element, with ordinary
+ * stores. Sums of (sources, destinations) = (2,1) (2,2) (3,1) (3,3) (4,1) (4,4) (8,1) (8,8), and any
+ * operation on (2,1) (2,2), have loops with every pointer in a register; other counts load a pointer
+ * each 128 bytes. Copies avoid the `rep movsb` of large memcpy(), see reduce_kernels.inc.h.
  *
  * Threads: pure functions. rr_combine_lookup() may be called from any thread.
  */
@@ -38,16 +44,22 @@ struct rr_combine {
 	uint32_t dst_count;
 	uint32_t src_count;
 	size_t count;  /* elements */
-	bool post;     /* multiply the result by factor */
+	bool post;     /* multiply the result by factor; ignored for integers */
 	double factor;
 };
 
-/* The pass for one dtype and operation. RR_AVG combines as RR_SUM: its factor is the caller's. */
+/* The pass for one dtype and operation; src_count is 1 or more, dst_count and count may be 0. */
 typedef void (*rr_combine_fn)(const struct rr_combine *combine);
 
-/* The widest level this machine runs; RDMARING_SIMD=scalar|x86-64-v3|x86-64-v4 lowers it. */
+/*
+ * The widest level this machine runs; RDMARING_SIMD=scalar|x86-64-v3|x86-64-v4, read once, lowers it. It
+ * never raises it, and another text in it changes nothing.
+ */
 enum rr_simd_level rr_simd_level_best(void);
-/* Never NULL for valid dtype and redop; a level above the best one gives the best one's. */
+/*
+ * NULL only for an invalid dtype or redop; a level above the best one gives the best one's. RR_AVG
+ * combines as RR_SUM: its factor is the caller's.
+ */
 rr_combine_fn rr_combine_lookup(rr_dtype dtype, rr_redop redop, enum rr_simd_level level);
 
 size_t rr_dtype_bytes(rr_dtype dtype);

@@ -3,8 +3,7 @@
  * one register. Included by each level's file after its reduce_ops_*.h and with RR_TABLE defined.
  *
  * Positions are in bytes. Everything a turn needs is loaded before anything is stored, so a destination
- * may be a source, and no pointer is called `restrict`. What does not fill a last register is combined
- * as the register that ends with the vector, loaded before the loop may overwrite a source of it.
+ * may be a source, and no pointer is called `restrict`.
  *
  * The counts of sources and destinations that collectives use most have loops of their own, every
  * pointer in a register: going through arrays of pointers, or by blocks through a buffer, is slower.
@@ -52,26 +51,24 @@
 		}                                                                                 \
 	}
 
-/* By turns of `turn` registers; bytes holds at least one turn. */
-#define RR_DEFINE_LOOP(dtype, op)                                                                 \
-	RR_INLINE void dtype##_##op##_loop(const struct rr_combine *combine, size_t bytes,        \
-					   const void *const *src, uint32_t src_count,            \
-					   void *const *dst, uint32_t dst_count, uint32_t turn)   \
+/* By turns of `turn` registers, while a whole turn is left. Returns where it stopped. */
+#define RR_DEFINE_LOOPS(dtype, op)                                                                \
+	RR_INLINE size_t dtype##_##op##_loop(const struct rr_combine *combine, size_t bytes,      \
+					     const void *const *src, uint32_t src_count,          \
+					     void *const *dst, uint32_t dst_count, uint32_t turn) \
 	{                                                                                         \
-		dtype##_v factor = dtype##_factor(combine);                                       \
-		dtype##_v acc[RR_TURN_MAX], last[RR_TURN_MAX];                                    \
-		size_t step = (size_t)turn * dtype##_step, end = bytes - step;                    \
+		dtype##_v factor = dtype##_factor(combine), acc[RR_TURN_MAX];                     \
+		size_t step = (size_t)turn * dtype##_step, at = 0;                                \
                                                                                                   \
-		dtype##_##op##_take(last, turn, src, src_count, end, factor);                     \
-		for (size_t at = 0; at < end; at += step) {                                       \
+		for (; bytes - at >= step; at += step) {                                          \
 			dtype##_##op##_take(acc, turn, src, src_count, at, factor);               \
 			dtype##_##op##_put(acc, turn, dst, dst_count, at);                        \
 		}                                                                                 \
-		dtype##_##op##_put(last, turn, dst, dst_count, end);                              \
+		return at;                                                                        \
 	}                                                                                         \
-	/* The same with constant counts. */                                                      \
-	RR_INLINE void dtype##_##op##_fixed(const struct rr_combine *combine, size_t bytes,       \
-					    uint32_t src_count, uint32_t dst_count)               \
+	/* For constant counts: every pointer in a register. */                                   \
+	RR_INLINE size_t dtype##_##op##_fixed(const struct rr_combine *combine, size_t bytes,     \
+					      uint32_t src_count, uint32_t dst_count)             \
 	{                                                                                         \
 		const void *src[RR_FIXED_MAX];                                                    \
 		void *dst[RR_FIXED_MAX];                                                          \
@@ -80,33 +77,45 @@
 			src[s] = combine->src[s];                                                 \
 		for (uint32_t d = 0; d < dst_count; d++)                                          \
 			dst[d] = combine->dst[d];                                                 \
-		dtype##_##op##_loop(combine, bytes, src, src_count, dst, dst_count, RR_TURN_FIXED); \
+		return dtype##_##op##_loop(combine, bytes, src, src_count, dst, dst_count,        \
+					   RR_TURN_FIXED);                                        \
 	}                                                                                         \
-	RR_INLINE void dtype##_##op##_any(const struct rr_combine *combine, size_t bytes,         \
-					  uint32_t turn)                                          \
+	RR_INLINE size_t dtype##_##op##_any(const struct rr_combine *combine, size_t bytes)       \
 	{                                                                                         \
-		dtype##_##op##_loop(combine, bytes, combine->src, combine->src_count,             \
-				    combine->dst, combine->dst_count, turn);                      \
+		return dtype##_##op##_loop(combine, bytes, combine->src, combine->src_count,      \
+					   combine->dst, combine->dst_count, RR_TURN_ANY);        \
 	}
 
-/* Fewer bytes than a register. */
+/* What is left from `at` on: registers one by one, then a part of one. */
 #if RR_VECTOR_BYTES > 0
-#define RR_DEFINE_PART(dtype, op)                                                                 \
-	RR_KERNEL void dtype##_##op##_part(const struct rr_combine *combine, size_t bytes)        \
+#define RR_DEFINE_REST(dtype, op)                                                                 \
+	RR_KERNEL __attribute__((noinline)) void dtype##_##op##_rest(                             \
+		const struct rr_combine *combine, size_t at, size_t bytes)                        \
 	{                                                                                         \
-		dtype##_v acc = dtype##_load_part(combine->src[0], bytes);                        \
+		dtype##_v factor = dtype##_factor(combine), acc = factor;                         \
                                                                                                   \
-		for (uint32_t s = 1; s < combine->src_count; s++)                                 \
-			acc = dtype##_##op(acc, dtype##_load_part(combine->src[s], bytes));       \
-		acc = dtype##_scale(acc, dtype##_factor(combine));                                \
+		for (; bytes - at >= dtype##_step; at += dtype##_step) {                          \
+			dtype##_##op##_take(&acc, 1, combine->src, combine->src_count, at, factor); \
+			dtype##_##op##_put(&acc, 1, combine->dst, combine->dst_count, at);        \
+		}                                                                                 \
+		if (at == bytes)                                                                  \
+			return;                                                                   \
+		for (uint32_t s = 0; s < combine->src_count; s++) {                               \
+			const unsigned char *from = (const unsigned char *)combine->src[s] + at;  \
+			dtype##_v next = dtype##_load_part(from, bytes - at);                     \
+                                                                                                  \
+			acc = s == 0 ? next : dtype##_##op(acc, next);                            \
+		}                                                                                 \
+		acc = dtype##_scale(acc, factor);                                                 \
 		for (uint32_t d = 0; d < combine->dst_count; d++)                                 \
-			dtype##_store_part(combine->dst[d], acc, bytes);                          \
+			dtype##_store_part((unsigned char *)combine->dst[d] + at, acc, bytes - at); \
 	}
 #else
-#define RR_DEFINE_PART(dtype, op)                                                                 \
-	RR_INLINE void dtype##_##op##_part(const struct rr_combine *combine, size_t bytes)        \
+#define RR_DEFINE_REST(dtype, op)                                                                 \
+	RR_INLINE void dtype##_##op##_rest(const struct rr_combine *combine, size_t at, size_t bytes) \
 	{                                                                                         \
-		(void)combine; /* one element fills a register: nothing is left */                \
+		(void)combine; /* every turn is one element: nothing is left */                   \
+		(void)at;                                                                         \
 		(void)bytes;                                                                      \
 	}
 #endif
@@ -116,8 +125,8 @@ RR_KERNEL void rr_copy(const struct rr_combine *combine, size_t bytes);
 
 #define RR_FIXED_CASE(dtype, op, src_count, dst_count)                                            \
 	case RR_SHAPE(src_count, dst_count):                                                      \
-		dtype##_##op##_fixed(combine, bytes, src_count, dst_count);                       \
-		return;
+		at = dtype##_##op##_fixed(combine, bytes, src_count, dst_count);                  \
+		break;
 
 #define RR_FIXED_CASES_few(dtype, op)                                                             \
 	RR_FIXED_CASE(dtype, op, 2, 1)                                                            \
@@ -138,29 +147,25 @@ RR_KERNEL void rr_copy(const struct rr_combine *combine, size_t bytes);
 
 #define RR_DEFINE_COMBINE(dtype, op, cases)                                                       \
 	RR_DEFINE_TURN(dtype, op)                                                                 \
-	RR_DEFINE_LOOP(dtype, op)                                                                 \
-	RR_DEFINE_PART(dtype, op)                                                                 \
+	RR_DEFINE_LOOPS(dtype, op)                                                                \
+	RR_DEFINE_REST(dtype, op)                                                                 \
 	RR_KERNEL void dtype##_##op##_pass(const struct rr_combine *combine)                      \
 	{                                                                                         \
-		size_t bytes = combine->count * dtype##_element;                                  \
+		size_t bytes = combine->count * dtype##_element, at = 0;                          \
                                                                                                   \
 		if (combine->src_count == 1 && !(dtype##_scales && combine->post)) {              \
 			rr_copy(combine, bytes);                                                  \
 			return;                                                                   \
 		}                                                                                 \
-		if (bytes < dtype##_step) {                                                       \
-			dtype##_##op##_part(combine, bytes);                                      \
-			return;                                                                   \
-		}                                                                                 \
 		if (bytes >= RR_TURN_FIXED * dtype##_step) {                                      \
 			switch (RR_SHAPE(combine->src_count, combine->dst_count)) {               \
 			RR_FIXED_CASES_##cases(dtype, op)                                         \
+			default:                                                                  \
+				at = dtype##_##op##_any(combine, bytes);                          \
 			}                                                                         \
 		}                                                                                 \
-		if (bytes >= RR_TURN_ANY * dtype##_step)                                          \
-			dtype##_##op##_any(combine, bytes, RR_TURN_ANY);                          \
-		else                                                                              \
-			dtype##_##op##_any(combine, bytes, 1);                                    \
+		if (at < bytes)                                                                   \
+			dtype##_##op##_rest(combine, at, bytes);                                  \
 	}
 
 /* Bytes of an element; whether the post-operation exists. */
@@ -210,19 +215,21 @@ RR_DEFINE_ORDER(u64)
 
 RR_KERNEL void rr_copy(const struct rr_combine *combine, size_t bytes)
 {
+	size_t at;
+
 	if (RR_VECTOR_BYTES == 0 || bytes < RR_COPY_LOOP_BYTES) {
 		rr_combine_memcpy(combine, bytes);
 		return;
 	}
-	if (combine->dst_count == 1) {
-		if (combine->dst[0] != combine->src[0])
-			u8_sum_fixed(combine, bytes, 1, 1);
+	if (combine->dst_count == 1 && combine->dst[0] == combine->src[0])
 		return;
-	}
-	if (combine->dst_count == 2)
-		u8_sum_fixed(combine, bytes, 1, 2);
+	if (combine->dst_count == 1)
+		at = u8_sum_fixed(combine, bytes, 1, 1);
+	else if (combine->dst_count == 2)
+		at = u8_sum_fixed(combine, bytes, 1, 2);
 	else
-		u8_sum_any(combine, bytes, RR_TURN_ANY);
+		at = u8_sum_any(combine, bytes);
+	u8_sum_rest(combine, at, bytes);
 }
 
 /* Sums and products of signed integers have the bits of the unsigned ones. */

@@ -70,46 +70,51 @@ RR_INLINE void rr_store_part_half(unsigned char *to, rr_vi_half value, size_t by
 
 #else
 
-/* AVX2 masks no bytes; going by memory would wait for the stores, so words are put together in registers. */
-RR_INLINE uint64_t rr_load_word_part(const unsigned char *from, size_t bytes)
+/* Masked by words of 4 bytes; what is beyond them, and whatever after it, comes from bytes in a register. */
+RR_INLINE rr_vi rr_load_part(const unsigned char *from, size_t bytes)
 {
-	uint64_t word = 0;
-	unsigned int shift = 0;
+	static const int32_t masks[16] = { -1, -1, -1, -1, -1, -1, -1, -1 };
+	rr_vi mask = rr_load((const unsigned char *)(masks + 8 - bytes / 4));
+	rr_vi value = _mm256_maskload_epi32((const int *)from, mask);
+	uint32_t beyond = 0;
 
-	if (bytes & 4) {
-		uint32_t four;
-
-		memcpy(&four, from, sizeof(four));
-		word = four;
-		from += 4;
-		shift = 32;
-	}
+	if ((bytes & 3) == 0)
+		return value;
+	if (bytes & 1)
+		beyond = from[bytes - 1];
 	if (bytes & 2) {
 		uint16_t two;
 
-		memcpy(&two, from, sizeof(two));
-		word |= (uint64_t)two << shift;
-		from += 2;
-		shift += 16;
+		memcpy(&two, from + (bytes & ~(size_t)3), sizeof(two));
+		beyond = beyond << 16 | two;
 	}
-	if (bytes & 1)
-		word |= (uint64_t)*from << shift;
-	return word;
+	return value | _mm256_andnot_si256(mask, _mm256_set1_epi32((int)beyond));
 }
 
-RR_INLINE void rr_store_word_part(unsigned char *to, uint64_t word, size_t bytes)
+/* By halves, as masked stores are slow on some processors. */
+RR_INLINE void rr_store_part(unsigned char *to, rr_vi value, size_t bytes)
 {
-	if (bytes & 4) {
-		uint32_t four = (uint32_t)word;
+	__m128i lane = _mm256_castsi256_si128(value);
+	uint32_t word;
 
-		memcpy(to, &four, sizeof(four));
-		to += 4;
-		word >>= 32;
+	if (bytes & 16) {
+		memcpy(to, &lane, 16);
+		to += 16;
+		lane = _mm256_extracti128_si256(value, 1);
 	}
+	if (bytes & 8) {
+		memcpy(to, &lane, 8);
+		to += 8;
+		lane = _mm_unpackhi_epi64(lane, lane);
+	}
+	if (bytes & 4) {
+		memcpy(to, &lane, 4);
+		to += 4;
+		lane = _mm_srli_si128(lane, 4);
+	}
+	word = (uint32_t)_mm_cvtsi128_si32(lane);
 	if (bytes & 2) {
-		uint16_t two = (uint16_t)word;
-
-		memcpy(to, &two, sizeof(two));
+		memcpy(to, &word, 2);
 		to += 2;
 		word >>= 16;
 	}
@@ -119,48 +124,12 @@ RR_INLINE void rr_store_word_part(unsigned char *to, uint64_t word, size_t bytes
 
 RR_INLINE __m128i rr_load_part_half(const unsigned char *from, size_t bytes)
 {
-	uint64_t low;
-
-	if (bytes < 8)
-		return _mm_cvtsi64_si128((long long)rr_load_word_part(from, bytes));
-	memcpy(&low, from, sizeof(low));
-	return _mm_set_epi64x((long long)rr_load_word_part(from + 8, bytes - 8), (long long)low);
+	return _mm256_castsi256_si128(rr_load_part(from, bytes));
 }
 
 RR_INLINE void rr_store_part_half(unsigned char *to, __m128i value, size_t bytes)
 {
-	uint64_t word = (uint64_t)_mm_cvtsi128_si64(value);
-
-	if (bytes >= 8) {
-		memcpy(to, &word, sizeof(word));
-		to += 8;
-		bytes -= 8;
-		word = (uint64_t)_mm_extract_epi64(value, 1);
-	}
-	rr_store_word_part(to, word, bytes);
-}
-
-RR_INLINE rr_vi rr_load_part(const unsigned char *from, size_t bytes)
-{
-	__m128i low;
-
-	if (bytes < 16)
-		return _mm256_set_m128i(_mm_setzero_si128(), rr_load_part_half(from, bytes));
-	memcpy(&low, from, sizeof(low));
-	return _mm256_set_m128i(rr_load_part_half(from + 16, bytes - 16), low);
-}
-
-RR_INLINE void rr_store_part(unsigned char *to, rr_vi value, size_t bytes)
-{
-	__m128i lane = _mm256_castsi256_si128(value);
-
-	if (bytes >= 16) {
-		memcpy(to, &lane, sizeof(lane));
-		to += 16;
-		bytes -= 16;
-		lane = _mm256_extracti128_si256(value, 1);
-	}
-	rr_store_part_half(to, lane, bytes);
+	rr_store_part(to, _mm256_castsi128_si256(value), bytes);
 }
 
 #endif

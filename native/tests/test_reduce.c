@@ -2,96 +2,25 @@
  * test_reduce.c - the scalar level against formulas, every other level against the scalar one.
  *
  * Arguments: a seed, to replay; without one it is the time. Exit status 0 or 1.
- * The formulas compute in wider types that round once: double for float, binary128 for double, 128-bit
- * integers; min and max are computed from their definition, 16-bit floats from value and quantum.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "reduce.h"
 #include "reduce_ops_scalar.h"
-
-#if defined(__SIZEOF_FLOAT128__)
-typedef __float128 wide_float;
-#else
-typedef long double wide_float; /* binary128 on the other 64-bit machines */
-_Static_assert(LDBL_MANT_DIG == 113, "twice the precision of double and two bits more");
-#endif
+#include "test_reduce_expect.h"
 
 #define VECTORS_MAX 9u
 #define COUNT_MAX 8200u
 
-static uint64_t random_state;
 static unsigned int failures;
 
-static uint64_t random_bits(void) /* splitmix64 */
-{
-	uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
-
-static uint32_t random_below(uint32_t limit)
-{
-	return (uint32_t)(random_bits() % limit);
-}
-
-/* ---- 16-bit floats by formula ---- */
-
-struct small_format {
-	int precision; /* bits, the hidden one counted */
-	int exponent_min;
-	int exponent_max;
-};
-
-static const struct small_format half_format = { 11, -14, 15 };
-static const struct small_format bfloat_format = { 8, -126, 127 };
-
-static double small_value(struct small_format format, uint16_t code)
-{
-	int fraction_bits = format.precision - 1;
-	int field = (code & 0x7fff) >> fraction_bits;
-	int fraction = code & ((1 << fraction_bits) - 1);
-	double size;
-
-	if (field == format.exponent_max - format.exponent_min + 2)
-		size = fraction ? NAN : INFINITY;
-	else if (field == 0)
-		size = ldexp(fraction, format.exponent_min - fraction_bits);
-	else
-		size = ldexp(fraction + (1 << fraction_bits), field - 1 + format.exponent_min - fraction_bits);
-	return code & 0x8000 ? -size : size;
-}
-
-/* value counted in quanta of its binade: rint rounds to even; a carry lands in the next code. */
-static uint16_t small_code(struct small_format format, double value)
-{
-	int fraction_bits = format.precision - 1;
-	uint16_t sign = signbit(value) ? 0x8000 : 0;
-	uint16_t infinity = (uint16_t)((format.exponent_max - format.exponent_min + 2) << fraction_bits);
-	double size = fabs(value);
-	int exponent;
-
-	if (isnan(value))
-		return (uint16_t)(infinity + 1);
-	if (isinf(value))
-		return sign | infinity;
-	frexp(size, &exponent);
-	exponent--; /* size = 1.x * 2^exponent */
-	if (exponent > format.exponent_max)
-		return sign | infinity;
-	if (size == 0 || exponent < format.exponent_min)
-		exponent = format.exponent_min;
-
-	int quanta = (int)rint(ldexp(size, fraction_bits - exponent));
-
-	return sign | (uint16_t)(((exponent - format.exponent_min) << fraction_bits) + quanta);
-}
+/* ---- 16-bit floats ---- */
 
 static void check_code(const char *what, struct small_format format, float value, uint16_t got)
 {
@@ -138,187 +67,6 @@ static void test_small_floats(void)
 		check_code("float16", half_format, -edges[i], rr_float_to_half(-edges[i]));
 		check_code("bfloat16", bfloat_format, edges[i], rr_float_to_bfloat(edges[i]));
 		check_code("bfloat16", bfloat_format, -edges[i], rr_float_to_bfloat(-edges[i]));
-	}
-}
-
-/* ---- elements of any dtype ---- */
-
-static uint64_t element_bits(rr_dtype dtype, const void *vector, size_t i)
-{
-	size_t bytes = rr_dtype_bytes(dtype);
-	uint64_t bits = 0;
-
-	for (size_t b = 0; b < bytes; b++) /* little-endian or not: by the machine's own types */
-		((unsigned char *)&bits)[b] = ((const unsigned char *)vector)[i * bytes + b];
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-	bits >>= 64 - 8 * bytes;
-#endif
-	return bits;
-}
-
-static double float_value(rr_dtype dtype, uint64_t bits)
-{
-	uint32_t bits32 = (uint32_t)bits;
-	float value32;
-	double value64;
-
-	if (dtype == RR_FLOAT16)
-		return small_value(half_format, (uint16_t)bits);
-	if (dtype == RR_BFLOAT16)
-		return small_value(bfloat_format, (uint16_t)bits);
-	if (dtype == RR_FLOAT32) {
-		memcpy(&value32, &bits32, sizeof(value32));
-		return value32;
-	}
-	memcpy(&value64, &bits, sizeof(value64));
-	return value64;
-}
-
-static uint64_t float_bits(rr_dtype dtype, double value)
-{
-	uint64_t bits64;
-	uint32_t bits32;
-	float value32 = (float)value;
-
-	if (dtype == RR_FLOAT16)
-		return small_code(half_format, value);
-	if (dtype == RR_BFLOAT16)
-		return small_code(bfloat_format, value);
-	memcpy(&bits32, &value32, sizeof(bits32));
-	memcpy(&bits64, &value, sizeof(bits64));
-	return dtype == RR_FLOAT32 ? bits32 : bits64;
-}
-
-static __int128 integer_value(rr_dtype dtype, uint64_t bits)
-{
-	unsigned int unused = 64 - 8 * (unsigned int)rr_dtype_bytes(dtype);
-	bool is_signed = dtype >= RR_INT8 && dtype <= RR_INT64;
-
-	/* The conversion to signed and the shift to the right keep the sign with every compiler used. */
-	return is_signed ? (__int128)((int64_t)(bits << unused) >> unused) : (__int128)bits;
-}
-
-/* ---- expected results ---- */
-
-static double one_rounding(rr_dtype dtype, rr_redop redop, double a, double b)
-{
-	if (dtype == RR_FLOAT64)
-		return (double)(redop == RR_SUM ? (wide_float)a + b : (wide_float)a * b);
-	return (float)(redop == RR_SUM ? a + b : a * b);
-}
-
-/* NaN if any is; else the first of the sources that have the least (greatest) value. */
-static double float_extreme(rr_dtype dtype, rr_redop redop, const uint64_t *bits, uint32_t count)
-{
-	double best = float_value(dtype, bits[0]);
-
-	for (uint32_t s = 0; s < count; s++) {
-		double value = float_value(dtype, bits[s]);
-
-		if (isnan(value))
-			return value;
-		best = redop == RR_MIN ? fmin(best, value) : fmax(best, value);
-	}
-	for (uint32_t s = 0; s < count; s++) {
-		if (float_value(dtype, bits[s]) == best)
-			return float_value(dtype, bits[s]);
-	}
-	return NAN;
-}
-
-static uint64_t expected_float(rr_dtype dtype, rr_redop redop, const uint64_t *bits, uint32_t count,
-			       const struct rr_combine *combine)
-{
-	double factor = dtype == RR_FLOAT64 ? combine->factor : (double)(float)combine->factor;
-	double value;
-
-	if (count == 1 && !combine->post)
-		return bits[0];
-	if (redop == RR_MIN || redop == RR_MAX) {
-		value = float_extreme(dtype, redop, bits, count);
-	} else {
-		value = float_value(dtype, bits[0]);
-		for (uint32_t s = 1; s < count; s++)
-			value = one_rounding(dtype, redop, value, float_value(dtype, bits[s]));
-	}
-	if (combine->post)
-		value = one_rounding(dtype, RR_PROD, value, factor);
-	return float_bits(dtype, value);
-}
-
-static uint64_t expected_integer(rr_dtype dtype, rr_redop redop, const uint64_t *bits, uint32_t count)
-{
-	__int128 value = integer_value(dtype, bits[0]);
-
-	for (uint32_t s = 1; s < count; s++) {
-		__int128 next = integer_value(dtype, bits[s]);
-
-		if (redop == RR_SUM)
-			value += next;
-		else if (redop == RR_PROD) /* modulo 2^128 is enough for modulo 2^64 */
-			value = (__int128)((unsigned __int128)value * (unsigned __int128)next);
-		else if (redop == RR_MIN)
-			value = value < next ? value : next;
-		else
-			value = value > next ? value : next;
-	}
-	return (uint64_t)value & UINT64_MAX >> (64 - 8 * rr_dtype_bytes(dtype));
-}
-
-static bool same(rr_dtype dtype, uint64_t a, uint64_t b)
-{
-	if (a == b)
-		return true;
-	return rr_dtype_is_float(dtype) && isnan(float_value(dtype, a)) && isnan(float_value(dtype, b));
-}
-
-/* ---- data ---- */
-
-/* Bits of float32 that find mistakes, and their negatives: zero, subnormals, ties, ends, NaNs. */
-static const uint32_t special32[] = {
-	0x00000000, 0x00000001, 0x007fffff, 0x00800000, 0x33000000, 0x33000001, 0x33800000, 0x387fe000,
-	0x38800000, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f801000, 0x3f803000, 0x477fe000, 0x477ff000,
-	0x47800000, 0x7f7f0000, 0x7f7f8000, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7f810000, 0x7fc00000,
-	0x7fff0000, 0x7fffffff,
-};
-
-static uint64_t random_element(rr_dtype dtype)
-{
-	uint64_t bits = random_bits();
-	uint32_t pick = special32[random_below(sizeof(special32) / sizeof(*special32))];
-	uint32_t sign = (uint32_t)(bits & 0x80000000u);
-	float value;
-
-	if (!rr_dtype_is_float(dtype))
-		return random_below(4) == 0 ? (uint64_t)random_below(3) - 1 : bits;
-	switch (random_below(4)) {
-	case 0: /* any bits */
-		return bits;
-	case 1: /* special */
-		if (dtype == RR_FLOAT32)
-			return pick | sign;
-		if (dtype == RR_BFLOAT16)
-			return (pick | sign) >> 16;
-		if (dtype == RR_FLOAT16)
-			return (pick & 0x7f800000u) == 0x7f800000u ? 0x7c00u | (bits & 0x83ffu)
-								   : bits & 0x83ffu;
-		return (uint64_t)(pick | sign) << 32 | (random_below(2) ? 0 : random_bits() >> 32);
-	default: /* near 1, so that sums and products round and stay finite */
-		value = ldexpf((float)(random_bits() >> 40), (int)random_below(8) - 27);
-		return float_bits(dtype, sign ? -value : value);
-	}
-}
-
-static void fill(rr_dtype dtype, void *vector, size_t count)
-{
-	size_t bytes = rr_dtype_bytes(dtype);
-
-	for (size_t i = 0; i < count; i++) {
-		uint64_t bits = random_element(dtype);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-		bits <<= 64 - 8 * bytes;
-#endif
-		memcpy((unsigned char *)vector + i * bytes, &bits, bytes);
 	}
 }
 
@@ -473,9 +221,19 @@ static void run_trial(struct trial *trial)
 		free(trial->original[s]);
 }
 
+/* With every bit of the payload set, also after conversion to float. */
+static double full_nan(void)
+{
+	uint64_t bits = 0x7fffffffffffffffu;
+	double value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
 static void random_trial(rr_dtype dtype, rr_redop redop, uint32_t src_count, size_t count)
 {
-	static const double factors[] = { 1.0, 0.5, 1.0 / 3, -3.0, 0x1p-130, 1e300, 0.0, NAN, INFINITY };
+	double factors[] = { 1.0, 0.5, 1.0 / 3, -3.0, 0x1p-130, 1e300, 0.0, INFINITY, full_nan() };
 	uint32_t dst_counts[] = { 1, 2, src_count, 1 + random_below(VECTORS_MAX) };
 	struct trial trial = {
 		.dtype = dtype,
@@ -508,33 +266,65 @@ static void test_passes(void)
 	}
 }
 
-/* Every float16 and every bfloat16, alone (times 1) and with a random partner, through every level. */
+/* Vectors that end with their page; the page after it cannot be read. A mistake is a crash. */
+static void test_page_end(void)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	unsigned char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (pages == MAP_FAILED || mprotect(pages + page, page, PROT_NONE) != 0) {
+		failures++;
+		perror("FAIL mmap");
+		return;
+	}
+	for (int dtype = 0; dtype < (int)RR_DTYPE_COUNT; dtype++) {
+		for (size_t count = 0; count <= 70; count++) {
+			void *vector = pages + page - count * rr_dtype_bytes((rr_dtype)dtype);
+			void *all[] = { vector, vector, vector };
+			const void *src[] = { vector, vector, vector };
+			struct rr_combine combine = { .dst = all, .src = src, .count = count };
+
+			for (uint32_t vectors = 1; vectors <= 3; vectors++) {
+				combine.dst_count = combine.src_count = vectors;
+				memset(pages, 0, page);
+				rr_combine_lookup((rr_dtype)dtype, RR_SUM, rr_simd_level_best())(&combine);
+				for (size_t b = 0; b < page; b++)
+					failures += pages[b] != 0;
+			}
+		}
+	}
+	munmap(pages, 2 * page);
+}
+
+/* 4096 codes from `first` on, alone (times 1) or with a random partner: the best level against scalar. */
+static void check_codes(rr_dtype dtype, rr_redop redop, uint32_t first)
+{
+	uint16_t codes[4096], partner[4096], want[4096], got[4096];
+	const void *src[] = { codes, partner };
+	void *dst[] = { want };
+	struct rr_combine combine = { .dst = dst, .src = src, .dst_count = 1, .count = 4096,
+				      .src_count = 1 + random_below(2), .post = true, .factor = 1 };
+
+	for (uint32_t i = 0; i < 4096; i++)
+		codes[i] = (uint16_t)(first + i);
+	fill(dtype, partner, 4096);
+	rr_combine_lookup(dtype, redop, RR_SIMD_SCALAR)(&combine);
+	dst[0] = got;
+	rr_combine_lookup(dtype, redop, rr_simd_level_best())(&combine);
+	for (uint32_t i = 0; i < 4096; i++) {
+		if (same(dtype, got[i], want[i]) || failures++ >= 20)
+			continue;
+		printf("FAIL %s %s of %04x: %04x, scalar %04x\n", rr_dtype_name(dtype), rr_redop_name(redop),
+		       codes[i], got[i], want[i]);
+	}
+}
+
 static void test_all_small_codes(void)
 {
-	for (int dtype = RR_FLOAT16; dtype <= RR_BFLOAT16; dtype++) {
-		for (int redop = RR_SUM; redop <= RR_MAX; redop++) {
-			for (uint32_t first = 0; first < 65536; first += 4096) {
-				uint16_t codes[4096], partner[4096], want[4096], got[4096];
-				const void *src[] = { codes, partner };
-				void *dst[] = { want };
-				struct rr_combine combine = { .dst = dst, .src = src, .dst_count = 1,
-							      .src_count = 1 + (uint32_t)random_below(2),
-							      .count = 4096, .post = true, .factor = 1 };
-
-				for (uint32_t i = 0; i < 4096; i++)
-					codes[i] = (uint16_t)(first + i);
-				fill((rr_dtype)dtype, partner, 4096);
-				rr_combine_lookup((rr_dtype)dtype, (rr_redop)redop, RR_SIMD_SCALAR)(&combine);
-				dst[0] = got;
-				rr_combine_lookup((rr_dtype)dtype, (rr_redop)redop, rr_simd_level_best())(&combine);
-				for (uint32_t i = 0; i < 4096; i++) {
-					if (same((rr_dtype)dtype, got[i], want[i]))
-						continue;
-					failures++;
-					printf("FAIL %s %s of %04x: %04x, scalar %04x\n", rr_dtype_name((rr_dtype)dtype),
-					       rr_redop_name((rr_redop)redop), codes[i], got[i], want[i]);
-				}
-			}
+	for (int redop = RR_SUM; redop <= RR_MAX; redop++) {
+		for (uint32_t first = 0; first < 65536; first += 4096) {
+			check_codes(RR_FLOAT16, (rr_redop)redop, first);
+			check_codes(RR_BFLOAT16, (rr_redop)redop, first);
 		}
 	}
 }
@@ -575,6 +365,7 @@ int main(int argc, char **argv)
 	test_all_small_codes();
 	test_lookup();
 	test_passes();
+	test_page_end();
 	printf("test_reduce: %u failures\n", failures);
 	return failures ? 1 : 0;
 }
