@@ -14,8 +14,8 @@
  *
  * Speed. A pass streams: all sources and destinations at once, element by element, with ordinary
  * stores. Sums of (sources, destinations) = (2,1) (2,2) (3,1) (3,3) (4,1) (4,4) (8,1) (8,8), and any
- * operation on (2,1) (2,2), have loops with every pointer in a register; other counts load a pointer
- * each 128 bytes. Copies avoid the `rep movsb` of large memcpy(), see reduce_kernels.inc.h.
+ * operation on (2,1) (2,2), have loops with every pointer in a register; other counts load
+ * each pointer every few registers. Copies avoid the `rep movsb` of large memcpy(), see reduce_kernels.inc.h.
  *
  * Threads: pure functions. rr_combine_lookup() may be called from any thread.
  */

@@ -236,7 +236,7 @@ RR_KERNEL void rr_copy(const struct rr_combine *combine, size_t bytes)
 #define RR_TABLE_ROW(arithmetic, order)                                                           \
 	{                                                                                         \
 		[RR_SUM] = arithmetic##_sum_pass, [RR_PROD] = arithmetic##_prod_pass,             \
-		[RR_MIN] = order##_min_pass, [RR_MAX] = order##_max_pass                                \
+		[RR_MIN] = order##_min_pass, [RR_MAX] = order##_max_pass                          \
 	}
 
 const rr_combine_table RR_TABLE = {
