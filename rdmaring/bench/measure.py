@@ -1,0 +1,199 @@
+"""Run the cases: check results, time calls, count what moved. Every function here is collective."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rdmaring._native import ffi, lib
+from rdmaring._version import __version__
+from rdmaring.bench import data
+from rdmaring.bench.cases import IN_PLACE, OUT_OF_PLACE, Case, Cases, Request
+from rdmaring.bench.operands import Operands, bind, make_operands
+from rdmaring.bench.records import Cell, Host, Line, Report, Traffic, make_cell
+from rdmaring.buffers import dtype_code
+from rdmaring.communicator import Communicator
+from rdmaring.plan import Shape, choice_of
+
+SAMPLE_S = 1e-3  # of an automatic batch: beside it, clocks and the spread of the barrier are small
+PILOT_S = 2e-4  # from this on a batch tells what a call takes
+PILOT_TRIES = 3  # of which the quickest counts: one may have met other load on the machine
+CALLS_MAX = 100_000
+
+Progress = Callable[[Case, str], None]
+
+
+class Bench:
+    """Measures on one communicator, with one pair of buffers for all cases."""
+
+    def __init__(self, comm: Communicator, request: Request, cases: Cases) -> None:
+        self._comm = comm
+        self._request = request
+        self._cases = cases
+        nbytes = max((case.nbytes for case in cases.served), default=1)
+        twice = any(OUT_OF_PLACE in case.places for case in cases.served)
+        self._buffers = [self._memory(nbytes) for _ in range(1 + twice)]
+
+    def run(self, on_line: Callable[[Line], None] | None = None, on_cell: Progress | None = None) -> Report:
+        """Measure all cases. on_cell: called before each placement of each case; on_line: after each case."""
+        lines = []
+        for case in self._cases.served:
+            lines.append(self._line(case, on_cell))
+            if on_line is not None:
+                on_line(lines[-1])
+        return Report(
+            version=__version__,
+            world=self._comm.size,
+            request=self._request,
+            host=host(),
+            links=links(self._comm),
+            skipped=self._cases.skipped,
+            lines=tuple(lines),
+        )
+
+    def _memory(self, nbytes: int) -> data.Array:
+        return self._comm.empty(nbytes, np.uint8) if self._request.registered else np.empty(nbytes, np.uint8)
+
+    def _line(self, case: Case, on_cell: Progress | None) -> Line:
+        comm = self._comm
+        choice = choice_of(
+            Shape(
+                case.collective,
+                case.count,
+                dtype_code(case.dtype, "dtype"),
+                case.dtype.itemsize,
+                root=case.root,
+                algorithm=case.algorithm,
+            ),
+            comm.size,
+        )
+        cells: dict[str, Cell] = {}
+        traffic = None
+        for place in case.places:
+            if on_cell is not None:
+                on_cell(case, place)
+            cells[place], counted = self._cell(case, place, choice.mailbox)
+            traffic = counted if traffic is None else traffic
+        assert traffic is not None
+        return Line(case, comm.size, choice.algorithm, choice.mailbox, cells, traffic)
+
+    def _cell(self, case: Case, place: str, mailbox: bool) -> tuple[Cell, Traffic]:
+        comm, request = self._comm, self._request
+        operands = make_operands(case, comm.rank, comm.size, self._buffers, in_place=place == IN_PLACE)
+        call = bind(comm, case, operands, plan=request.plan)
+        wrong = checked_call(comm, operands, call)
+        traffic = count_traffic(comm, case, mailbox)
+        operands.set_neutral(case.neutral)
+        for _ in range(request.warmup):
+            call()
+        calls = request.batch or self._calls(call)
+        samples_s = slowest(comm, [batch_s(comm, call, calls) for _ in range(request.samples)])
+        if request.check:
+            wrong += checked_call(comm, operands, call)
+        return make_cell(case, comm.size, samples_s, calls, wrong if request.check else None), traffic
+
+    def _calls(self, call: Callable[[], Any]) -> int:
+        """How many calls make a sample; all ranks find the same."""
+        calls = 1
+        while True:
+            tries_s = [batch_s(self._comm, call, calls) for _ in range(PILOT_TRIES)]
+            call_s = min(slowest(self._comm, tries_s))
+            if call_s * calls >= PILOT_S or calls >= CALLS_MAX:
+                return max(1, min(CALLS_MAX, round(SAMPLE_S / call_s)))
+            calls *= 4
+
+
+def batch_s(comm: Communicator, call: Callable[[], Any], calls: int) -> float:
+    """Mean seconds of a call on this rank; the ranks begin together."""
+    repeat = range(calls)
+    with _without_collector():
+        comm.barrier()
+        begin = time.perf_counter()
+        for _ in repeat:
+            call()
+        return (time.perf_counter() - begin) / calls
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def slowest(comm: Communicator, mine_s: list[float]) -> list[float]:
+    """Each sample's time on the rank where it was longest."""
+    times = np.array(mine_s, np.float64)
+    comm.all_reduce(times, op="max")
+    return [float(each) for each in times]
+
+
+def checked_call(comm: Communicator, operands: Operands, call: Callable[[], Any]) -> int:
+    """Call on crafted data; the number of elements that are wrong afterwards, on all ranks."""
+    operands.set_crafted()
+    call()
+    found = np.zeros(comm.size, np.int64)
+    comm.all_gather(np.array([operands.count_wrong()], np.int64), out=found)
+    return int(found.sum())
+
+
+def count_traffic(comm: Communicator, case: Case, mailbox: bool) -> Traffic:
+    """What the last call moved, as the ranks counted it."""
+    last = comm.last
+    if mailbox:  # has no links: every rank's line is read by all others
+        carried = {peer: (case.nbytes, case.nbytes) for peer in range(comm.size) if peer != comm.rank}
+    else:
+        carried = comm.last_links
+    mine = np.zeros(3 + comm.size, np.int64)
+    mine[:3] = last.steps, last.sent_bytes, last.received_bytes
+    for peer, (sent, _) in carried.items():
+        mine[3 + peer] = sent
+    table = np.zeros((comm.size, mine.size), np.int64)
+    comm.all_gather(mine, out=table)
+    return Traffic(
+        steps=int(table[:, 0].max()),
+        sent=tuple(table[:, 1].tolist()),
+        received=tuple(table[:, 2].tolist()),
+        links=tuple(tuple(row) for row in table[:, 3:].tolist()),
+    )
+
+
+def host() -> Host:
+    """This machine."""
+    return Host(
+        cpu=_cpu_name(),
+        cpus=len(os.sched_getaffinity(0)),
+        simd=str(ffi.string(lib.rr_simd_name()).decode()),
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def links(comm: Communicator) -> tuple[str, ...]:
+    """The kinds of links of this rank."""
+    kinds = dict.fromkeys(
+        f"{link.transport}, ordinary memory by {link.ordinary}" + (f" ({link.reason})" if link.reason else "")
+        for link in comm.links
+    )
+    return tuple(kinds)

@@ -1,0 +1,296 @@
+"""``rdmaring bench``: time the collectives, check their results."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+import rdmaring
+from rdmaring.bench.cases import (
+    IN_PLACE,
+    OUT_OF_PLACE,
+    PLACES,
+    Case,
+    Cases,
+    Request,
+    RequestError,
+    make_cases,
+    make_request,
+)
+from rdmaring.bench.measure import Bench, host, links
+from rdmaring.bench.records import Line, Report
+from rdmaring.cli import picture
+from rdmaring.cli.tables import BenchTable, as_json, printer, save_csv
+from rdmaring.errors import RdmaringError
+from rdmaring.launch import CommandError, Job, run_job
+from rdmaring.rendezvous import RendezvousError
+from rdmaring.rendezvous.environment import detect, is_described
+
+ARGUMENTS = "rdmaring.bench.arguments"
+
+# Ranks run this; the folder of the package comes last, as it may be found by nothing else.
+RANK_PROGRAM = """\
+import sys
+folder = sys.argv.pop(1)
+sys.path = [path for path in sys.path if path] + [folder]
+from rdmaring.cli.main import main
+main()
+"""
+
+EPILOG = """\b
+Examples:
+  rdmaring bench -n 4                                all_reduce, float32, 8 B to 256 MiB
+  rdmaring bench -n 4 --registered --plan            the fastest way of calling it
+  rdmaring bench -n 4 --algorithm ring,naive         side by side, with what each moved
+  rdmaring bench -n 2 --collective all_gather,reduce_scatter --dtype float32,bfloat16 --sizes 1K:1M:x4
+  rdmaring bench -n 2 --op sum,max --sizes 64,4K,1M --in-place --all-times
+  rdmaring bench -n 2 --sizes 8:64M --json > result.json
+  rdmaring bench -n 2 --plot busbw.png --csv all.csv
+  torchrun --nproc-per-node 4 --no-python rdmaring bench --sizes 1M     ranks from another launcher
+
+\b
+The columns are those of nccl-tests:
+  size, count   of the whole vector, for reduce_scatter and all_gather too
+  time          median over the samples, in us; a sample is the slowest rank's mean over a batch of calls
+  algbw         size / time, in 10^9 bytes a second
+  busbw         algbw * 2(N-1)/N for all_reduce, * (N-1)/N for reduce_scatter and all_gather; comparable with
+                the bandwidth of a link whatever the algorithm
+  #wrong        elements on all ranks that differ from the exact result
+Exit code: 0; 1 if any element was wrong or a rank failed; 2 for wrong usage.
+"""
+
+
+class _KeepArguments(click.Command):
+    """Remembers its arguments as they came: the ranks get the same."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command("bench", cls=_KeepArguments, epilog=EPILOG)
+@click.option("-n", "--ranks", type=click.IntRange(1, 4096), help="Start this many ranks on this machine.")
+@click.option("--collective", default="all_reduce", show_default=True, metavar="NAME,...")
+@click.option(
+    "--algorithm",
+    default="auto",
+    show_default=True,
+    metavar="NAME,...",
+    help="auto: the library's choice. Several are shown side by side with steps, bytes and the busiest link.",
+)
+@click.option("--dtype", default="float32", show_default=True, metavar="NAME,...")
+@click.option("--op", default="sum", show_default=True, metavar="NAME,...", help="sum, prod, min, max, avg.")
+@click.option(
+    "--sizes",
+    default="8:256M:x2",
+    show_default=True,
+    help="Bytes of the vector: 1M, 8:16M (doubling), 8:1M:x4, 1M:2M:+64K, or a list of these.",
+)
+@click.option("--root", default=0, show_default=True, help="Of broadcast and reduce.")
+@click.option("--in-place", is_flag=True, help="Only that; default: both.")
+@click.option("--out-of-place", is_flag=True, help="Only that; default: both.")
+@click.option("--registered", is_flag=True, help="In memory from comm.empty(), which peers use in place.")
+@click.option("--plan", is_flag=True, help="Persistent plans instead of calls.")
+@click.option(
+    "--iters", type=click.IntRange(1, 10**6), default=20, show_default=True, help="Samples of each cell."
+)
+@click.option(
+    "--warmup", type=click.IntRange(0, 10**6), default=5, show_default=True, help="Calls before them."
+)
+@click.option(
+    "--batch", type=click.IntRange(1, 10**6), help="Calls in a sample; default: as many as take about 1 ms."
+)
+@click.option("--check/--no-check", default=True, show_default=True, help="Compare with the exact result.")
+@click.option("--all-times", is_flag=True, help="Columns for the least time and the 99th percentile, too.")
+@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
+@click.option("--csv", "csv_path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Draw busbw against size.",
+)
+@click.option(
+    "--pin/--no-pin",
+    default=None,
+    envvar="RDMARING_PIN",
+    help="With -n: bind rank r to CPU r mod CPUs; without either, only if ranks outnumber CPUs.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    ranks: int | None,
+    in_place: bool,
+    out_of_place: bool,
+    all_times: bool,
+    json_wanted: bool,
+    csv_path: Path | None,
+    plot_path: Path | None,
+    pin: bool | None,
+    **wanted: Any,
+) -> int:
+    """Time the collectives over a range of sizes, and check their results.
+
+    With -n it starts its ranks on this machine; without, it is a rank of the launcher that started it
+    (rdmaring run, torchrun), or a world of one.
+    """
+    request = _request(in_place, out_of_place, **wanted)
+    world = _world(ranks)
+    try:
+        cases = make_cases(request, world)
+    except RequestError as error:
+        raise click.BadParameter(str(error), param_hint=error.option) from None
+    _check_outputs(csv_path, plot_path)
+    if ranks is not None and not is_described(os.environ):
+        return _start(ctx.meta[ARGUMENTS], ranks, pin)
+    try:
+        with rdmaring.init() as comm:
+            if comm.rank:
+                return 1 if Bench(comm, request, cases).run().wrong else 0
+            report = _measure(
+                comm, request, cases, None if json_wanted else BenchTable(request, all_times=all_times)
+            )
+    except RdmaringError as error:
+        click.echo(f"rdmaring bench: {error}", err=True)
+        return 1
+    if json_wanted:
+        click.echo(as_json(report))
+    if csv_path is not None:
+        save_csv(report, csv_path)
+    if plot_path is not None:
+        picture.save_picture(report, plot_path)
+    return 1 if report.wrong else 0
+
+
+def _request(
+    in_place: bool,
+    out_of_place: bool,
+    *,
+    collective: str,
+    algorithm: str,
+    dtype: str,
+    op: str,
+    iters: int,
+    **more: Any,
+) -> Request:
+    places = {(True, False): (IN_PLACE,), (False, True): (OUT_OF_PLACE,)}.get(
+        (in_place, out_of_place), PLACES
+    )
+    try:
+        return make_request(
+            collectives=collective,
+            algorithms=algorithm,
+            dtypes=dtype,
+            ops=op,
+            places=places,
+            samples=iters,
+            **more,
+        )
+    except RequestError as error:
+        raise click.BadParameter(str(error), param_hint=error.option) from None
+
+
+def _world(ranks: int | None) -> int:
+    """How many ranks there are or will be."""
+    try:
+        place = detect(os.environ)
+    except RendezvousError as error:
+        raise click.UsageError(f"{error}. {error.hint}") from None
+    if ranks is not None and is_described(os.environ) and ranks != place.world:
+        raise click.UsageError(
+            f"-n is {ranks}, but a launcher has started this process as rank {place.rank} of {place.world}; "
+            "leave out -n there"
+        )
+    return place.world if ranks is None else ranks
+
+
+def _check_outputs(csv_path: Path | None, plot_path: Path | None) -> None:
+    """What would fail after minutes of measuring fails now."""
+    for option, path in (("--csv", csv_path), ("--plot", plot_path)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise click.BadParameter(f"{str(path)!r}: there is no such folder", param_hint=option)
+    if plot_path is not None:
+        try:
+            picture.check_picture(plot_path)
+        except picture.PictureError as error:
+            raise click.BadParameter(str(error), param_hint="--plot") from None
+
+
+def _start(arguments: list[str], ranks: int, pin: bool | None) -> int:
+    folder = str(Path(rdmaring.__file__).resolve().parents[1])
+    program = [sys.executable, "-c", RANK_PROGRAM, folder, "bench", *arguments]
+    try:
+        return run_job(Job(program, ranks, pin=pin, direct=True))
+    except CommandError as error:
+        click.echo(f"rdmaring bench: {error}", err=True)
+        return error.exit_code
+
+
+def _measure(comm: Any, request: Request, cases: Cases, table: BenchTable | None) -> Report:
+    """On rank 0: measure, and show each row as soon as it is there."""
+    write = printer(sys.stdout)
+    collective = ""
+    with _progress(sum(len(case.places) for case in cases.served)) as (advance, aside):
+
+        def on_line(line: Line) -> None:
+            nonlocal collective
+            if table is None:
+                return
+            with aside():
+                if line.case.collective != collective:
+                    collective = line.case.collective
+                    write("\n".join(table.heading(collective)), "bold")
+                write(table.row(line), "bold red" if line.wrong else "")
+
+        if table is not None:
+            with aside():
+                write("\n".join(table.opening(comm.size, host(), links(comm), cases.skipped)), "dim")
+        report = Bench(comm, request, cases).run(on_line, advance)
+    if table is not None:
+        write("\n".join(table.closing(report)), "bold red" if report.wrong else "bold")
+    return report
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[tuple[Any, Any]]:
+    """advance(case, place), and aside(), in which to write to standard output, for a bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        auto_refresh=False,  # its thread would disturb what is measured
+        disable=not sys.stderr.isatty(),
+    )
+    task = bar.add_task("", total=total)
+    begun = 0
+
+    def advance(case: Case, place: str) -> None:
+        nonlocal begun
+        bar.update(task, description=f"{case}, {place.replace('_', ' ')}", completed=begun, refresh=True)
+        begun += 1
+
+    @contextmanager
+    def aside() -> Iterator[None]:
+        bar.stop()
+        yield
+        sys.stdout.flush()
+        bar.start()
+
+    with bar:
+        yield advance, aside
