@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -85,10 +86,58 @@ static char *reserve_addresses(uint64_t bytes)
 	return start;
 }
 
+/* A figure of /proc/meminfo in bytes, or of a cgroup's file; UINT64_MAX where there is none. */
+static uint64_t figure_of(const char *path, const char *name, uint64_t unit)
+{
+	char line[256];
+	unsigned long long value;
+	uint64_t found = UINT64_MAX;
+	FILE *file = fopen(path, "r");
+
+	if (!file)
+		return found;
+	while (found == UINT64_MAX && fgets(line, sizeof(line), file))
+		if (strncmp(line, name, strlen(name)) == 0 && sscanf(line + strlen(name), "%llu", &value) == 1)
+			found = value * unit;
+	fclose(file);
+	return found;
+}
+
+/*
+ * What may still be taken. Asked first, since the kernel gives shared memory page by page until it has
+ * to kill somebody.
+ */
+static uint64_t bytes_available(void)
+{
+	uint64_t machine = figure_of("/proc/meminfo", "MemAvailable:", 1024);
+	uint64_t limit = figure_of("/sys/fs/cgroup/memory.max", "", 1);
+	uint64_t used = figure_of("/sys/fs/cgroup/memory.current", "", 1);
+
+	if (limit != UINT64_MAX && used != UINT64_MAX && limit > used && limit - used < machine)
+		return limit - used;
+	return machine;
+}
+
+rr_status rr_memory_available(uint64_t bytes, const char *what)
+{
+	uint64_t available = bytes_available();
+
+	if (bytes <= available)
+		return RR_OK;
+	rr_fail(RR_ERR_NO_MEMORY, "no room for %llu bytes of %s: %llu are available", (unsigned long long)bytes, what,
+		(unsigned long long)available);
+	strcpy(rr_error_here()->hint, "free memory, raise the cgroup's limit, or use ordinary arrays");
+	return RR_ERR_NO_MEMORY;
+}
+
 static rr_status memfd_of(uint64_t bytes, int *out)
 {
-	int fd = memfd_create("rdmaring-memory", MFD_CLOEXEC);
-	int failed;
+	rr_status status = rr_memory_available(bytes, "registered memory");
+	int failed, fd;
+
+	if (status < 0)
+		return status;
+	fd = memfd_create("rdmaring-memory", MFD_CLOEXEC);
 
 	if (fd < 0)
 		return rr_fail(RR_ERR_NO_MEMORY, "memfd_create for %llu bytes: %s", (unsigned long long)bytes,
@@ -96,10 +145,8 @@ static rr_status memfd_of(uint64_t bytes, int *out)
 	failed = posix_fallocate(fd, 0, (off_t)bytes);
 	if (failed) {
 		close(fd);
-		rr_fail(RR_ERR_NO_MEMORY, "no room for %llu bytes of registered memory: %s",
-			(unsigned long long)bytes, strerror(failed));
-		strcpy(rr_error_here()->hint, "free memory, raise the cgroup's limit, or use ordinary arrays");
-		return RR_ERR_NO_MEMORY;
+		return rr_fail(RR_ERR_NO_MEMORY, "no room for %llu bytes of registered memory: %s",
+			       (unsigned long long)bytes, strerror(failed));
 	}
 	*out = fd;
 	return RR_OK;

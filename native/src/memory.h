@@ -25,6 +25,8 @@ struct rr_region {
 uint64_t rr_memory_generation(void);
 /* The region that holds all of [address, address + bytes). */
 bool rr_memory_find(const void *address, uint64_t bytes, struct rr_region *out);
+/* Whether the machine and our cgroup have so much left; `what` is for the error. */
+rr_status rr_memory_available(uint64_t bytes, const char *what);
 /* Whether the region still lives. */
 bool rr_memory_lives(uint32_t id);
 /*

@@ -113,9 +113,12 @@ static rr_status choose_slots(const rr_options *options, int32_t world, struct r
 
 static rr_status make_segment(struct rr_shm *shm, struct hello *hello)
 {
+	rr_status status = rr_memory_available(shm->layout.bytes, "this rank's segment");
 	struct rr_page *page;
 	int failed;
 
+	if (status < 0)
+		return status;
 	shm->memfd = memfd_create("rdmaring-segment", MFD_CLOEXEC);
 	if (shm->memfd < 0)
 		return rr_fail(RR_ERR_SYSTEM, "memfd_create: %s", strerror(errno));
