@@ -32,6 +32,7 @@ LEVELS = {
     "__init__": 6,
     "launch": 6,
     "bench": 7,
+    "bench": 7,
     "diagnose": 7,
     "cli": 8,
 }
@@ -73,8 +74,9 @@ def imported_rooms(path: Path) -> Iterator[str]:
             first, _, rest = name.partition(".")
             if first == "rdmaring":
                 second = rest.split(".")[0]
-                is_module = (PACKAGE / f"{second}.py").exists() or (PACKAGE / second).is_dir()
-                yield ROOM_OF.get(second, second) if is_module or second == "_rdmaring" else "__init__"
+                is_module = (PACKAGE / f"{second}.py").exists() or (PACKAGE / second / "__init__.py").exists()
+                is_module = second != "" and (is_module or second == "_rdmaring")
+                yield ROOM_OF.get(second, second) if is_module else "__init__"
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
