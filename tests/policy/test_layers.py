@@ -32,7 +32,6 @@ LEVELS = {
     "__init__": 6,
     "launch": 6,
     "bench": 7,
-    "bench": 7,
     "diagnose": 7,
     "cli": 8,
 }
