@@ -25,7 +25,9 @@ def run(ranks: int, script: Path, *arguments: str) -> subprocess.CompletedProces
     launch = [sys.executable, "-m", "rdmaring.cli.main", "run", "-n", str(ranks)]
     return subprocess.run(
         [*launch, "--env", "OMP_NUM_THREADS=1", str(script), *arguments],
-        capture_output=True, text=True, timeout=RUN_LIMIT_S
+        capture_output=True,
+        text=True,
+        timeout=RUN_LIMIT_S,
     )
 
 
