@@ -185,7 +185,7 @@ RR_API rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exch
 				const rr_options *options, rr_comm **out);
 /* Local and bounded: peers inside a call learn of it, nothing waits for them. */
 RR_API rr_status rr_comm_abort(rr_comm *comm, const char *reason);
-/* Frees comm. Runs in flight are aborted first; plans of it must have been freed. */
+/* Frees comm. Runs in flight are aborted first; its plans stay to be freed, and return RR_ERR_CLOSED. */
 RR_API rr_status rr_comm_close(rr_comm *comm);
 RR_API rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out);
 
@@ -212,6 +212,8 @@ RR_API void rr_plan_free(rr_plan *plan);
  * of the parts of the vector that this rank holds. timeout_ns 0: the communicator's.
  */
 RR_API rr_status rr_plan_run(rr_plan *plan, const void *input, void *output, uint64_t timeout_ns);
+/* In place, with the communicator's time-out: the call with the fewest arguments. */
+RR_API rr_status rr_plan_run_here(rr_plan *plan, void *buffer);
 RR_API rr_status rr_comm_resume(rr_comm *comm);
 /* Fixes the buffers of rr_plan_call(); they stay the caller's. */
 RR_API rr_status rr_plan_bind(rr_plan *plan, const void *input, void *output);
@@ -273,7 +275,7 @@ RR_API rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_pla
 
 /* ---- reductions, by themselves ---- */
 
-/* The widest instruction set in use: "scalar", "x86-64-v3", "x86-64-v4", "neon". */
+/* The widest instruction set in use: "scalar", "x86-64-v3", "x86-64-v4". */
 RR_API const char *rr_simd_name(void);
 /* dst = op over source_count vectors, then times scale (avg: then also over `ranks`). level 0: scalar. */
 RR_API rr_status rr_reduce_apply(int32_t dtype, int32_t redop, void *dst, const void *const *sources,

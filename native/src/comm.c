@@ -72,6 +72,7 @@ static rr_status make_statistics(struct rr_comm *comm)
 
 static void free_comm(struct rr_comm *comm)
 {
+	rr_plan_detach_all(comm);
 	rr_engine_free(&comm->engine);
 	rr_shm_close(&comm->shm);
 	if (comm->scratch)
@@ -79,7 +80,6 @@ static void free_comm(struct rr_comm *comm)
 	free(comm->sent_before);
 	free(comm->received_before);
 	free(comm->link_stats);
-	pthread_mutex_destroy(&comm->driver);
 	free(comm);
 }
 
@@ -99,7 +99,6 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	comm->rank = rank;
 	comm->world = world;
 	comm->process_mark = rr_drive_process_mark();
-	pthread_mutex_init(&comm->driver, NULL);
 	comm->shm.memfd = -1;
 	status = check_options(&comm->options, options);
 	if (status >= 0)

@@ -6,12 +6,11 @@
  *   watch.c      what a waiting rank looks at: aborts, deaths, other ranks' errors, time
  *   drive.c      who progresses: a blocking call, a wait, or the process's progress thread
  *
- * Whoever holds `driver` may touch everything here but what is named atomic.
+ * Whoever has set `driver` may touch everything here but what is named atomic.
  */
 #ifndef RR_COMM_H
 #define RR_COMM_H
 
-#include <pthread.h>
 #include <stdbool.h>
 
 #include "engine.h"
@@ -55,6 +54,8 @@ struct rr_comm {
 	void *scratch;
 	uint64_t scratch_bytes;
 	uint32_t descriptor_next;
+	struct rr_plan *plans; /* that close() must detach; under plans_lock */
+	_Atomic uint32_t plans_lock;
 	/* of the last finished operation */
 	rr_run_stats stats;
 	uint64_t *sent_before, *received_before; /* [world] link bytes when it began */
@@ -67,8 +68,8 @@ struct rr_comm {
 	_Atomic uint32_t abort_wanted;
 	char abort_reason[256];
 	/* driving */
-	pthread_mutex_t driver;
-	_Atomic uint32_t callers;   /* that want to drive: the progress thread stands back */
+	_Atomic uint32_t driver;    /* 1: somebody drives */
+	_Atomic uint32_t callers;   /* that wait to drive: the progress thread stands back */
 	_Atomic uint32_t unfinished; /* works not DONE */
 	uint64_t process_mark;      /* of the process that made it */
 	_Atomic uint32_t listed;     /* the progress thread has it on its list */
@@ -79,6 +80,9 @@ struct rr_comm {
 /* Whether the communicator may be used by this process; else the error. */
 rr_status rr_comm_usable(struct rr_comm *comm);
 rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes);
+
+/* plan.c: plans outlive their communicator, and are of no use then. */
+void rr_plan_detach_all(struct rr_comm *comm);
 
 /* operation.c */
 void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work);

@@ -1,14 +1,15 @@
 /*
  * drive.c - who makes progress.
  *
- * A communicator has one driver at a time: whoever holds its `driver` lock. A blocking call or a wait
+ * A communicator has one driver at a time: whoever has set its `driver`. A blocking call or a wait
  * drives its own; the process's one progress thread drives the others, and lives only while
- * asynchronous work is outstanding. `callers` counts who wants to drive: the thread stands back for
- * them, and the last one to leave wakes it if work is left.
+ * asynchronous work is outstanding. `callers` counts who waits to drive: the thread stands back for
+ * them, and a driver that leaves wakes it if work is left.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
@@ -50,21 +51,39 @@ uint64_t rr_drive_process_mark(void)
 	return rr_own64(&process_mark);
 }
 
+static bool try_driver(struct rr_comm *comm)
+{
+	uint32_t free = 0;
+
+	return atomic_compare_exchange_strong_explicit(&comm->driver, &free, 1, memory_order_acquire,
+						       memory_order_relaxed);
+}
+
+static void wait_for_driver(struct rr_comm *comm)
+{
+	struct timespec nap = {.tv_nsec = NAP_NS};
+
+	atomic_fetch_add_explicit(&comm->callers, 1, memory_order_seq_cst);
+	while (!try_driver(comm)) {
+		rr_shm_wake(comm->shm.page); /* the progress thread may sleep on our bell, driving */
+		nanosleep(&nap, NULL);
+	}
+	atomic_fetch_sub_explicit(&comm->callers, 1, memory_order_seq_cst);
+}
+
+/* Uncontended, as a blocking call without asynchronous work is: one locked operation. */
 void rr_drive_take(struct rr_comm *comm)
 {
-	atomic_fetch_add_explicit(&comm->callers, 1, memory_order_seq_cst);
-	if (pthread_mutex_trylock(&comm->driver) == 0)
-		return;
-	rr_shm_wake(comm->shm.page); /* the progress thread may sleep on our bell, driver in hand */
-	pthread_mutex_lock(&comm->driver);
+	if (!try_driver(comm))
+		wait_for_driver(comm);
 }
 
 void rr_drive_leave(struct rr_comm *comm)
 {
 	bool left = rr_own32(&comm->unfinished) != 0;
 
-	pthread_mutex_unlock(&comm->driver);
-	if (atomic_fetch_sub_explicit(&comm->callers, 1, memory_order_seq_cst) == 1 && left) {
+	rr_publish32(&comm->driver, 0); /* pairs with try_driver() */
+	if (left) {
 		pthread_mutex_lock(&list_lock);
 		pthread_cond_signal(&list_news);
 		pthread_mutex_unlock(&list_lock);
@@ -142,7 +161,7 @@ static bool pass(struct rr_comm *comm, struct rr_wait *wait, bool alone)
 {
 	bool moved = false;
 
-	if (rr_own32(&comm->callers) || pthread_mutex_trylock(&comm->driver) != 0)
+	if (rr_own32(&comm->callers) || !try_driver(comm))
 		return false;
 	rr_operation_progress(comm, &moved);
 	if (moved)
@@ -155,7 +174,7 @@ static bool pass(struct rr_comm *comm, struct rr_wait *wait, bool alone)
 	}
 	if (!alone || !comm->first || rr_own32(&comm->callers))
 		rr_wait_stop(wait, comm->shm.page);
-	pthread_mutex_unlock(&comm->driver);
+	rr_publish32(&comm->driver, 0);
 	return moved;
 }
 
@@ -208,7 +227,7 @@ static void *progress_thread(void *unused)
 			rr_wait_start(&wait, comm->pauses);
 		last = comm;
 		moved = pass(comm, &wait, alone);
-		callers = rr_own32(&comm->callers) != 0;
+		callers = rr_own32(&comm->callers) || rr_own32(&comm->driver);
 		pthread_mutex_lock(&list_lock);
 		if (rr_own32(&comm->unfinished) == 0)
 			retire(comm);

@@ -26,9 +26,23 @@ void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, con
 
 	mailbox->serial++;
 	mailbox->checked = 1; /* our own */
-	memcpy(payload_of(mailbox, shm->page, plan->vector_bytes), input, plan->vector_bytes);
+	uint8_t *payload = payload_of(mailbox, shm->page, plan->vector_bytes);
+	if (plan->vector_bytes == 8) /* the size for which a call of memcpy would be felt */
+		memcpy(payload, input, 8);
+	else
+		memcpy(payload, input, plan->vector_bytes);
 	/* pairs with rr_mailbox_poll() */
 	rr_publish64(&rr_page_mailbox(shm->page, &shm->layout)[mailbox->serial & 1].tag, tag_of(mailbox, plan));
+	mailbox->unrung = true;
+}
+
+void rr_mailbox_ring(struct rr_mailbox *mailbox)
+{
+	struct rr_shm *shm = mailbox->shm;
+
+	if (!mailbox->unrung)
+		return;
+	mailbox->unrung = false;
 	rr_store_before_load();
 	for (int32_t r = 0; r < shm->world; r++)
 		if (r != shm->rank)

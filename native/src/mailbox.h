@@ -20,10 +20,16 @@ struct rr_mailbox {
 	struct rr_shm *shm;
 	uint32_t serial;  /* of the last message posted */
 	int32_t checked;  /* peers whose tag was seen, counted round from our rank */
+	bool unrung;      /* posted, and no sleeper was woken for it yet */
 	int32_t mismatch; /* the peer whose tag has another hash */
 };
 
 void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, const void *input);
+/*
+ * Wake who sleeps over the last post. Apart from it, since its fence waits for the tag to leave this core:
+ * after a while of polling, or when the message is complete, it has left long ago.
+ */
+void rr_mailbox_ring(struct rr_mailbox *mailbox);
 /* RR_AGAIN: a tag is missing. RR_ERR_MISMATCH: mailbox->mismatch called something else. */
 rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan, void *output);
 

@@ -100,6 +100,7 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 	if (plan->mailbox) {
 		enter(comm, work);
 		rr_mailbox_post(&comm->mailbox, plan, work->input_address);
+		rr_mailbox_ring(&comm->mailbox);
 		rr_note32(&work->state, RR_WORK_RUNNING);
 		return RR_OK;
 	}

@@ -1,9 +1,11 @@
 /* plan.c - plans: made, checked, bound. */
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm.h"
+#include "order.h"
 #include "status.h"
 
 #define SLICE_BYTES_MIN 4096u
@@ -180,6 +182,39 @@ rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const r
 	return RR_OK;
 }
 
+/* A plan may be freed by another thread than the communicator's: a garbage collector's. Held briefly. */
+static void lock_plans(struct rr_comm *comm)
+{
+	while (atomic_exchange_explicit(&comm->plans_lock, 1, memory_order_acquire))
+		sched_yield();
+}
+
+static void unlock_plans(struct rr_comm *comm)
+{
+	rr_publish32(&comm->plans_lock, 0);
+}
+
+static void attach(struct rr_comm *comm, struct rr_plan *plan)
+{
+	lock_plans(comm);
+	plan->comm = comm;
+	plan->list_next = comm->plans;
+	plan->list_link = &comm->plans;
+	if (comm->plans)
+		comm->plans->list_link = &plan->list_next;
+	comm->plans = plan;
+	unlock_plans(comm);
+}
+
+void rr_plan_detach_all(struct rr_comm *comm)
+{
+	lock_plans(comm);
+	for (struct rr_plan *plan = comm->plans; plan; plan = plan->list_next)
+		plan->comm = NULL;
+	comm->plans = NULL;
+	unlock_plans(comm);
+}
+
 /* Scratch moves when it grows: not under an operation that uses it. */
 static rr_status grow_scratch(struct rr_comm *comm, uint64_t bytes)
 {
@@ -202,7 +237,7 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
 	rr_drive_take(comm);
 	status = grow_scratch(comm, plan->scratch_bytes);
 	if (status >= 0) {
-		plan->comm = comm;
+		attach(comm, plan);
 		plan->descriptor_index = comm->descriptor_next++ % RR_DESCRIPTOR_COUNT;
 	}
 	rr_drive_leave(comm);
@@ -216,6 +251,15 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
 
 void rr_plan_free(rr_plan *plan)
 {
-	if (plan)
-		rr_plan_unmake(plan);
+	if (!plan)
+		return;
+	if (plan->comm) {
+		struct rr_comm *comm = plan->comm;
+		lock_plans(comm);
+		*plan->list_link = plan->list_next;
+		if (plan->list_next)
+			plan->list_next->list_link = plan->list_link;
+		unlock_plans(comm);
+	}
+	rr_plan_unmake(plan);
 }

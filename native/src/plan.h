@@ -13,7 +13,8 @@
 #include "wire.h"
 
 struct rr_plan {
-	struct rr_comm *comm;
+	struct rr_comm *comm; /* NULL once that is closed */
+	struct rr_plan *list_next, **list_link; /* the communicator's plans */
 	struct rr_descriptor descriptor;
 	uint32_t descriptor_index; /* in the page's table; may be taken over by a later plan */
 	struct rr_schedule *rows;

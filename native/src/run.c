@@ -9,6 +9,13 @@
 
 #define RETURN_NS (50 * RR_NS_PER_MS) /* an interpreter wants to look at its signals */
 
+static rr_status plan_usable(const struct rr_plan *plan)
+{
+	if (!plan->comm)
+		return rr_fail(RR_ERR_CLOSED, "the plan's communicator is closed");
+	return rr_comm_usable(plan->comm);
+}
+
 static rr_status check_buffers(const struct rr_plan *plan, const void *input, const void *output)
 {
 	if (plan->uses[RR_INPUT] && !input && plan->input_end > plan->input_begin)
@@ -54,6 +61,7 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void
 			break;
 		rr_pause();
 	}
+	rr_mailbox_ring(&comm->mailbox);
 	if (status != RR_OK)
 		return RR_AGAIN; /* also a mismatch: the queue's way tells it */
 	rr_publish64(&page->op_done, comm->op);
@@ -76,12 +84,12 @@ static void continue_tiny(struct rr_comm *comm, struct rr_work *work)
 static rr_status run(struct rr_plan *plan, const void *input, void *output, uint64_t timeout_ns)
 {
 	struct rr_comm *comm = plan->comm;
-	struct rr_work *work = &comm->call;
-	rr_status status = rr_comm_usable(comm);
+	rr_status status = plan_usable(plan);
 	bool tiny;
 
 	if (status < 0)
 		return status;
+	struct rr_work *work = &comm->call;
 	if (rr_own32(&work->state) != RR_WORK_DONE && work->comm)
 		return rr_fail(RR_ERR_ARGUMENT, "a blocking call is still in flight: call rr_comm_resume()");
 	rr_drive_take(comm);
@@ -105,6 +113,13 @@ rr_status rr_plan_run(rr_plan *plan, const void *input, void *output, uint64_t t
 	rr_status status = check_buffers(plan, input, output);
 
 	return status < 0 ? status : run(plan, input, output, timeout_ns);
+}
+
+rr_status rr_plan_run_here(rr_plan *plan, void *buffer)
+{
+	rr_status status = check_buffers(plan, buffer, buffer);
+
+	return status < 0 ? status : run(plan, buffer, buffer, 0);
 }
 
 rr_status rr_comm_resume(rr_comm *comm)
@@ -188,7 +203,7 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 			uint32_t output_count, uint64_t timeout_ns, rr_work **out)
 {
 	struct rr_comm *comm = plan->comm;
-	rr_status status = rr_comm_usable(comm);
+	rr_status status = plan_usable(plan);
 	struct rr_work *work;
 
 	if (status >= 0 && plan->uses[RR_INPUT])

@@ -85,7 +85,10 @@ def test_closed() -> None:
     comm = rr.init(0, 1)
     x = np.ones(2)
     comm.all_reduce(x)
+    plan = comm.plan_all_reduce(x)
     comm.close()
+    with pytest.raises(rr.ClosedError, match="communicator is closed"):
+        plan()
     for call in (lambda: comm.all_reduce(x), lambda: comm.barrier(), lambda: comm.empty(3), lambda: comm.links):
         with pytest.raises(rr.ClosedError, match="is closed"):
             call()

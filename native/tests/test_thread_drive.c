@@ -1,0 +1,177 @@
+/*
+ * test_thread_drive.c - one process, two ranks as threads: the progress thread, waits, blocking calls
+ * and abort() from a third thread, meant for ThreadSanitizer.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "rdmaring.h"
+
+enum { WORLD = 2, COUNT = 40000, ROUNDS = 30, WORKS = 4 };
+
+static pthread_barrier_t meeting;
+static char *gathered[8];
+static int round_of[WORLD];
+static rr_comm *doomed[WORLD];
+static int failures;
+
+static void expect(int condition, const char *what)
+{
+	if (!condition) {
+		rr_error error;
+		rr_last_error(&error);
+		fprintf(stderr, "FAILED: %s (%s)\n", what, error.message);
+		__atomic_fetch_add(&failures, 1, __ATOMIC_SEQ_CST);
+	}
+}
+
+static int exchange(void *user, const void *mine, size_t bytes, void *all)
+{
+	int rank = *(int *)user;
+	int round = round_of[rank]++;
+
+	if (rank == 0)
+		gathered[round] = calloc(WORLD, bytes);
+	pthread_barrier_wait(&meeting);
+	memcpy(gathered[round] + (size_t)rank * bytes, mine, bytes);
+	pthread_barrier_wait(&meeting);
+	memcpy(all, gathered[round], WORLD * bytes);
+	pthread_barrier_wait(&meeting);
+	if (rank == 0)
+		free(gathered[round]);
+	return 0;
+}
+
+/* Rank r's rows of a two-rank exchange, written by hand: send the input, add what comes, in rank order. */
+static rr_schedule *pair_schedule(int rank)
+{
+	int32_t words[16 + 2 * 16 + 2 + 2] = {0};
+	int32_t *row = words + 16;
+	rr_schedule *schedule = NULL;
+
+	words[0] = 0x31535252;
+	words[1] = 1;
+	words[2] = RR_ALL_REDUCE;
+	words[3] = WORLD;
+	words[4] = rank;
+	words[5] = 1; /* chunk */
+	words[6] = 1; /* step */
+	words[7] = 2; /* rows */
+	words[8] = 1; /* receive */
+	words[9] = 1; /* send */
+	words[12] = 77;
+	words[14] = 2; /* window */
+	words[15] = -1;
+	row[1] = 0; /* INPUT is sent as it is */
+	row[3] = 1;
+	row[6] = -1;
+	row[13] = 1;
+	row[10] = row[11] = 0;
+	row += 16;
+	row[1] = 1; /* OUTPUT = INPUT + what comes; out of place, so nothing is waited for */
+	row[3] = 1;
+	row[5] = 2;
+	row[8] = rank;
+	row[9] = 1 | 2;
+	row[11] = 1;
+	row[12] = row[13] = 1;
+	row += 16;
+	row[0] = 1 - rank; /* receive: from the peer's INPUT */
+	row[2] = 1 - rank; /* send: not landed */
+	row[3] = -1;
+	expect(rr_schedule_decode(words, sizeof(words), rank, &schedule) == RR_OK, "decode");
+	return schedule;
+}
+
+static rr_status finish(rr_work *work)
+{
+	rr_status status;
+
+	do
+		status = rr_work_wait(work, 50000000);
+	while (status == RR_AGAIN);
+	return status;
+}
+
+static void many_works(rr_plan *plan, int rank, float *in, float out[WORKS][COUNT])
+{
+	rr_work *works[WORKS];
+
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i < COUNT; i++)
+			in[i] = (float)(i + rank + round);
+		for (int w = 0; w < WORKS; w++) {
+			rr_extent input = {in, COUNT * sizeof(float)}, output = {out[w], COUNT * sizeof(float)};
+			expect(rr_plan_start(plan, &input, 1, &output, 1, 0, &works[w]) == RR_OK, "start");
+		}
+		if (round % 3 == 0)
+			usleep(300); /* leave it to the progress thread */
+		for (int w = round % 2 ? WORKS - 1 : 0; w >= 0 && w < WORKS; w += round % 2 ? -1 : 1) {
+			expect(finish(works[w]) == RR_OK, "wait");
+			for (int i = 0; i < COUNT; i += 997)
+				expect(out[w][i] == (float)(2 * (i + round) + 1), "sum");
+			expect(rr_work_free(works[w]) == RR_OK, "free");
+		}
+		rr_status status = rr_plan_run(plan, in, out[0], 0);
+		while (status == RR_AGAIN)
+			status = rr_plan_run(plan, in, out[0], 0);
+		expect(status == RR_OK, "blocking");
+	}
+}
+
+static void *rank_main(void *argument)
+{
+	int rank = *(int *)argument;
+	uint64_t offsets[2] = {0, COUNT};
+	float *in = calloc(COUNT, sizeof(float));
+	float(*out)[COUNT] = calloc(WORKS, sizeof(*out));
+	rr_schedule *schedule = pair_schedule(rank);
+	rr_options options = {.timeout_ns = 60000000000ull};
+	rr_comm *comm = NULL;
+	rr_plan *plan = NULL;
+	rr_work *work = NULL;
+
+	expect(rr_comm_create(rank, WORLD, exchange, argument, &options, &comm) == RR_OK, "create");
+	rr_plan_spec spec = {.collective = RR_ALL_REDUCE, .dtype = RR_FLOAT32, .redop = RR_SUM, .root = -1, .count = COUNT,
+			     .scale = 1.0, .schedule = schedule, .chunk_offsets = offsets, .slice_bytes = 8192,
+			     .algorithm = "pair"};
+	expect(rr_plan_create(comm, &spec, &plan) == RR_OK, "plan");
+	many_works(plan, rank, in, out);
+	pthread_barrier_wait(&meeting);
+	__atomic_store_n(&doomed[rank], comm, __ATOMIC_RELEASE);
+	pthread_barrier_wait(&meeting);
+	if (rank == 0) { /* rank 1 never comes: the main thread aborts */
+		rr_extent input = {in, COUNT * sizeof(float)}, output = {out[0], COUNT * sizeof(float)};
+		expect(rr_plan_start(plan, &input, 1, &output, 1, 0, &work) == RR_OK, "start before abort");
+		expect(finish(work) == RR_ERR_ABORTED, "aborted");
+		rr_work_free(work);
+	}
+	pthread_barrier_wait(&meeting);
+	rr_plan_free(plan);
+	rr_schedule_free(schedule);
+	rr_comm_close(comm);
+	free(in);
+	free(out);
+	return NULL;
+}
+
+int main(void)
+{
+	pthread_t threads[WORLD];
+	int ranks[WORLD] = {0, 1};
+
+	pthread_barrier_init(&meeting, NULL, WORLD);
+	for (int r = 0; r < WORLD; r++)
+		pthread_create(&threads[r], NULL, rank_main, &ranks[r]);
+	while (!__atomic_load_n(&doomed[0], __ATOMIC_ACQUIRE) || !__atomic_load_n(&doomed[1], __ATOMIC_ACQUIRE))
+		usleep(1000);
+	usleep(200000);
+	expect(rr_comm_abort(doomed[0], "the test ends") == RR_OK, "abort");
+	for (int r = 0; r < WORLD; r++)
+		pthread_join(threads[r], NULL);
+	printf("%s\n", failures ? "failed" : "passed");
+	return failures != 0;
+}
