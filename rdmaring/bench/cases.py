@@ -124,32 +124,30 @@ def make_request(**given: Any) -> Request:
 def make_cases(request: Request, world: int) -> Cases:
     """The rows of ``request`` among ``world`` ranks, in the order in which they are measured.
 
+    A combination that cannot be served is left out, as long as all that was named is in some other one.
+
     Raises:
-        RequestError: something asked for that no combination can serve.
+        RequestError: something named can be served in no combination; or the root is no rank.
     """
     if not 0 <= request.root < world:
         raise RequestError("--root", f"{request.root} is no rank; accepted are 0..{world - 1}")
     served: list[Case] = []
+    refused: dict[str, tuple[str, str]] = {}  # name -> why, for those that no combination has served yet
     skipped: dict[str, None] = {}
-    used: set[tuple[str, str]] = set()
+    used: set[str] = set()
     for collective, dtype, op, algorithm in _combinations(request):
-        why = _refusal(request, collective, dtype, op, algorithm)
-        if why is not None:
-            skipped[why] = None
-            continue
-        used |= {("--collective", collective), ("--algorithm", algorithm), ("--dtype", dtype.name)}
-        used |= {("--op", op)} if op is not None else set()
-        served += _of_sizes(request, collective, dtype, op, algorithm)
-    wanted = [("--collective", name) for name in request.collectives]
-    wanted += [("--algorithm", name) for name in request.algorithms]
-    wanted += [("--dtype", name) for name in request.dtypes]
-    if any(COLLECTIVES[name].reduces for name in request.collectives):
-        wanted += [("--op", name) for name in request.ops]
-    for option, name in wanted:
-        if (option, name) not in used:
-            raise RequestError(option, f"{name!r} cannot be served: {'; '.join(skipped)}")
-    by_size = sorted(served, key=_order(request))
-    return Cases(tuple(by_size), tuple(skipped))
+        names = {collective, dtype.name, op or collective, algorithm}
+        refusal = _refusal(request, collective, dtype, op, algorithm)
+        if refusal is None:
+            used |= names
+            served += _of_sizes(request, collective, dtype, op, algorithm)
+        else:
+            skipped[refusal[1]] = None
+            refused |= dict.fromkeys(names, refusal)
+    for name, (option, why) in refused.items():
+        if name not in used:
+            raise RequestError(option, why)
+    return Cases(tuple(sorted(served, key=_order(request))), tuple(skipped))
 
 
 def _names(option: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
@@ -178,17 +176,17 @@ def _combinations(request: Request) -> Iterator[tuple[str, np.dtype[Any], str | 
 
 def _refusal(
     request: Request, collective: str, dtype: np.dtype[Any], op: str | None, algorithm: str
-) -> str | None:
-    """Why this combination is not served, or None."""
+) -> tuple[str, str] | None:
+    """Which option is why this combination is not served, and why; or None."""
     known = (AUTO, *algorithms_of(collective))
     if algorithm not in known:
-        return f"algorithms of {collective} are {', '.join(known)}, not {algorithm}"
+        return "--algorithm", f"{algorithm!r} does not serve {collective}; accepted are {', '.join(known)}"
     if op == "avg" and dtype_code(dtype, "dtype") not in FLOAT_CODES:
-        return f"avg is for floating dtypes, not {dtype.name}"
+        return "--op", f"'avg' is for floating dtypes; {dtype.name} accepts sum, prod, min, max"
     if request.plan and collective not in PLANNED:
-        return f"plans are for {' and '.join(PLANNED)}, not {collective}"
+        return "--plan", f"there are no plans of {collective}; accepted are {', '.join(PLANNED)}"
     if collective in IN_PLACE_ONLY and IN_PLACE not in request.places:
-        return f"{collective} works in place only"
+        return "--out-of-place", f"{collective} works in place only"
     return None
 
 

@@ -17,7 +17,7 @@ from rdmaring._native import ffi, lib
 from rdmaring._version import __version__
 from rdmaring.bench import data
 from rdmaring.bench.cases import IN_PLACE, OUT_OF_PLACE, Case, Cases, Request
-from rdmaring.bench.operands import Operands, bind, make_operands
+from rdmaring.bench.operands import bind, make_operands
 from rdmaring.bench.records import Cell, Host, Line, Report, Traffic, make_cell
 from rdmaring.buffers import dtype_code
 from rdmaring.communicator import Communicator
@@ -89,15 +89,19 @@ class Bench:
         comm, request = self._comm, self._request
         operands = make_operands(case, comm.rank, comm.size, self._buffers, in_place=place == IN_PLACE)
         call = bind(comm, case, operands, plan=request.plan)
-        wrong = checked_call(comm, operands, call)
-        traffic = count_traffic(comm, case, mailbox)
+        operands.set_crafted()
+        call()
+        traffic = gather_traffic(comm, moved(comm, case, mailbox))
+        wrong = sum_of(comm, operands.count_wrong())
         operands.set_neutral(case.neutral)
         for _ in range(request.warmup):
             call()
         calls = request.batch or self._calls(call)
         samples_s = slowest(comm, [batch_s(comm, call, calls) for _ in range(request.samples)])
         if request.check:
-            wrong += checked_call(comm, operands, call)
+            operands.set_crafted()
+            call()
+            wrong += sum_of(comm, operands.count_wrong())
         return make_cell(case, comm.size, samples_s, calls, wrong if request.check else None), traffic
 
     def _calls(self, call: Callable[[], Any]) -> int:
@@ -140,26 +144,29 @@ def slowest(comm: Communicator, mine_s: list[float]) -> list[float]:
     return [float(each) for each in times]
 
 
-def checked_call(comm: Communicator, operands: Operands, call: Callable[[], Any]) -> int:
-    """Call on crafted data; the number of elements that are wrong afterwards, on all ranks."""
-    operands.set_crafted()
-    call()
+def sum_of(comm: Communicator, mine: int) -> int:
+    """Added up over all ranks."""
     found = np.zeros(comm.size, np.int64)
-    comm.all_gather(np.array([operands.count_wrong()], np.int64), out=found)
+    comm.all_gather(np.array([mine], np.int64), out=found)
     return int(found.sum())
 
 
-def count_traffic(comm: Communicator, case: Case, mailbox: bool) -> Traffic:
-    """What the last call moved, as the ranks counted it."""
+def moved(comm: Communicator, case: Case, mailbox: bool) -> data.Array:
+    """What the last call moved, counted here: steps, bytes sent and received, bytes to each rank."""
     last = comm.last
-    if mailbox:  # has no links: every rank's line is read by all others
-        carried = {peer: (case.nbytes, case.nbytes) for peer in range(comm.size) if peer != comm.rank}
-    else:
-        carried = comm.last_links
     mine = np.zeros(3 + comm.size, np.int64)
     mine[:3] = last.steps, last.sent_bytes, last.received_bytes
-    for peer, (sent, _) in carried.items():
-        mine[3 + peer] = sent
+    if mailbox:  # has no links: every rank's message is read by all others
+        mine[3:] = case.nbytes
+        mine[3 + comm.rank] = 0
+    else:
+        for peer, (sent, _) in comm.last_links.items():
+            mine[3 + peer] = sent
+    return mine
+
+
+def gather_traffic(comm: Communicator, mine: data.Array) -> Traffic:
+    """All ranks' ``moved``."""
     table = np.zeros((comm.size, mine.size), np.int64)
     comm.all_gather(mine, out=table)
     return Traffic(
@@ -174,7 +181,7 @@ def host() -> Host:
     """This machine."""
     return Host(
         cpu=_cpu_name(),
-        cpus=len(os.sched_getaffinity(0)),
+        cpus=os.cpu_count() or 1,
         simd=str(ffi.string(lib.rr_simd_name()).decode()),
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),

@@ -111,7 +111,7 @@ class Host:
     """The machine of rank 0."""
 
     cpu: str
-    cpus: int  # that this process may use
+    cpus: int
     simd: str
     kernel: str
     python: str

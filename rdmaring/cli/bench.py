@@ -76,20 +76,34 @@ class _KeepArguments(click.Command):
 
 @click.command("bench", cls=_KeepArguments, epilog=EPILOG)
 @click.option("-n", "--ranks", type=click.IntRange(1, 4096), help="Start this many ranks on this machine.")
-@click.option("--collective", default="all_reduce", show_default=True, metavar="NAME,...")
+@click.option(
+    "--collective",
+    default="all_reduce",
+    show_default=True,
+    metavar="NAME,...",
+    help="all_reduce, reduce_scatter, all_gather, broadcast, reduce.",
+)
 @click.option(
     "--algorithm",
     default="auto",
     show_default=True,
     metavar="NAME,...",
-    help="auto: the library's choice. Several are shown side by side with steps, bytes and the busiest link.",
+    help="auto (the library's choice), ring, direct, direct1, naive. "
+    "Several are shown side by side, with steps, bytes and the busiest rank and link.",
 )
-@click.option("--dtype", default="float32", show_default=True, metavar="NAME,...")
+@click.option(
+    "--dtype",
+    default="float32",
+    show_default=True,
+    metavar="NAME,...",
+    help="float16, bfloat16, float32, float64, int8 .. int64, uint8 .. uint64.",
+)
 @click.option("--op", default="sum", show_default=True, metavar="NAME,...", help="sum, prod, min, max, avg.")
 @click.option(
     "--sizes",
     default="8:256M:x2",
     show_default=True,
+    metavar="BYTES,...",
     help="Bytes of the vector: 1M, 8:16M (doubling), 8:1M:x4, 1M:2M:+64K, or a list of these.",
 )
 @click.option("--root", default=0, show_default=True, help="Of broadcast and reduce.")
@@ -109,13 +123,19 @@ class _KeepArguments(click.Command):
 @click.option("--check/--no-check", default=True, show_default=True, help="Compare with the exact result.")
 @click.option("--all-times", is_flag=True, help="Columns for the least time and the 99th percentile, too.")
 @click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
-@click.option("--csv", "csv_path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@click.option(
+    "--csv",
+    "csv_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Save one record for each row and placement, too.",
+)
 @click.option(
     "--plot",
     "plot_path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Draw busbw against size.",
+    help="Draw busbw against size; the kind of picture is that of the name: .png, .svg, .pdf.",
 )
 @click.option(
     "--pin/--no-pin",
@@ -158,8 +178,8 @@ def command(
             report = _measure(
                 comm, request, cases, None if json_wanted else BenchTable(request, all_times=all_times)
             )
-    except RdmaringError as error:
-        click.echo(f"rdmaring bench: {error}", err=True)
+    except (RdmaringError, MemoryError) as error:
+        click.echo(f"rdmaring bench: {error or 'no memory for the buffers'}", err=True)
         return 1
     if json_wanted:
         click.echo(as_json(report))
