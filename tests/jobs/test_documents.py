@@ -44,8 +44,7 @@ def test_readme_names_every_command() -> None:
     assert set(re.findall(r"^\| `rdmaring (\w+)", README.read_text(), re.MULTILINE)) == set(SUBCOMMANDS)
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    for path in (README, EXAMPLES):
-        targets = [path.parent / name for name in re.findall(r"\]\(([^)#:]+)\)", path.read_text())]
-        assert len(targets) > 0 or path is EXAMPLES
-        assert [target for target in targets if not target.exists()] == []
+def test_links_lead_somewhere() -> None:
+    targets = [ROOT / name for name in re.findall(r"\]\(([^)#:]+)\)", README.read_text())]
+    assert len(targets) > 5
+    assert [target for target in targets if not target.exists()] == []
