@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ class Communicator:
         self._plans: dict[Shape, NativePlan] = {}
         self._fast: dict[tuple[int, Any, str], Any] = {}
         self._works: set[Work] = set()
+        self._ending = threading.RLock()  # abort() of another thread beside close()
 
     # ---- the collectives ----
 
@@ -316,11 +318,16 @@ class Communicator:
 
     def abort(self, reason: str = "abort() was called") -> None:
         """End all operations of this communicator, here and on the ranks inside one. Local, from any thread."""
-        self._check_open()
-        check(lib.rr_comm_abort(self._handle, reason.encode()))
+        with self._ending:
+            self._check_open()
+            check(lib.rr_comm_abort(self._handle, reason.encode()))
 
     def close(self) -> None:
         """Leave. Operations in flight are aborted. May be called again."""
+        with self._ending:
+            self._close()
+
+    def _close(self) -> None:
         if self._handle is None:
             return
         handle, self._handle = self._handle, None

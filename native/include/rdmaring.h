@@ -5,7 +5,8 @@
  * package) says which chunk goes where; a plan binds it to a count, a data type and a chunk table;
  * a run of a plan moves one vector per rank.
  *
- * Threads: one thread at a time per communicator, except rr_comm_abort(), which any thread may call.
+ * Threads: one thread at a time per communicator, except rr_comm_abort(), which any thread may call,
+ * but not beside rr_comm_close().
  * Status: RR_OK is 0, RR_AGAIN positive, errors negative. After an error rr_last_error() tells rank,
  * peer, cause and remedy; it is kept per thread. Outputs are written only on success.
  * Memory: the caller owns every buffer it passes and keeps it alive until the run has ended.
