@@ -53,7 +53,7 @@ class Communicator:
         self._settings = settings
         self._keep = keep  # the rendezvous, which ends with us
         self._plans: dict[Shape, NativePlan] = {}
-        self._fast: dict[tuple[int, Any, str], Any] = {}
+        self._fast: dict[tuple[int, Any, str, str | None], Any] = {}
         self._works: set[Work] = set()
         self._ending = threading.RLock()  # abort() of another thread beside close()
 
@@ -86,12 +86,11 @@ class Communicator:
             type(x) is ndarray
             and out is None
             and scale is None
-            and algorithm is None
             and order is None
             and timeout_s is None
             and not async_op
         ):
-            plan = self._fast.get((x.size, x.dtype, op))
+            plan = self._fast.get((x.size, x.dtype, op, algorithm))
             if plan is not None:
                 try:
                     pointer = from_buffer(BYTES, x, True)
@@ -107,10 +106,10 @@ class Communicator:
         native = self._native(
             "all_reduce", given, given.count, op=op, scale=factor, algorithm=self._ordered(algorithm, order)
         )
-        if factor == 1.0 and algorithm is None and order is None and len(given.pieces) == 1:
+        if factor == 1.0 and order is None and len(given.pieces) == 1:
             # ml_dtypes' arrays have no buffer protocol: they take the long way
             if given.dtype.kind in "fiu":
-                self._fast[(given.count, given.dtype, op)] = native.handle
+                self._fast[(given.count, given.dtype, op, algorithm)] = native.handle
         return self._run(native, given, result, async_op, timeout_s)
 
     def reduce_scatter(

@@ -9,7 +9,15 @@
 #include "order.h"
 #include "status.h"
 
-#define CMA_BYTES_MIN (32u << 10) /* below, one copy through a slot is cheaper than a system call */
+/*
+ * From how many bytes on ordinary memory is read by the kernel (CMA) instead of copied through slots:
+ * a system call a slice pays late, and the later the more ranks share the caches. Measured;
+ * docs/BENCHMARKS.md.
+ */
+static uint64_t cma_bytes_min(int32_t world)
+{
+	return world <= 2 ? 128u << 10 : world <= 4 ? 8u << 20 : 16u << 20;
+}
 
 void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work)
 {
@@ -40,7 +48,7 @@ rr_status rr_operation_place(struct rr_comm *comm, const void *address, uint64_t
 		out->base = (uint64_t)((const char *)address - region.address) - begin;
 		out->region = region.id;
 		out->reach = RR_REACH_REGION;
-	} else if (bytes >= CMA_BYTES_MIN) {
+	} else if (bytes >= cma_bytes_min(comm->world)) {
 		out->base = (uint64_t)(uintptr_t)address - begin;
 		out->reach = RR_REACH_CMA;
 	}
