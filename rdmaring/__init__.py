@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdmaring._version import __version__
 from rdmaring.errors import (
@@ -33,6 +33,12 @@ from rdmaring.errors import (
     SystemCallError,
     UnsupportedError,
 )
+
+if TYPE_CHECKING:
+    from rdmaring.communicator import Communicator
+    from rdmaring.plan import Plan
+    from rdmaring.topology import Link
+    from rdmaring.work import RunStats, Work
 
 __all__ = [
     "AbortedError",
@@ -87,7 +93,7 @@ def init(
     address: str | None = None,
     *,
     timeout_s: float | None = None,
-) -> Any:
+) -> Communicator:
     """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
 
     rank, size: this process's rank and the number of ranks. Default: what `rdmaring run` or torchrun has set;
@@ -103,6 +109,7 @@ def init(
     from rdmaring.communicator import Communicator
 
     chosen = settings.read(os.environ, timeout_s)
+    settings.set_log_level(os.environ)
     try:
         meeting = rendezvous.join(rank, size, address, chosen.timeout_s)
     except rendezvous.RendezvousError as error:

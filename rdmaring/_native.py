@@ -15,7 +15,6 @@ OK = 0
 AGAIN = 1
 
 
-
 def error_here() -> RdmaringError:
     """The exception that belongs to this thread's last native error; text and places come from C."""
     record = ffi.new("rr_error *")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -72,8 +73,10 @@ class Vector:
 
 def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
     """``given`` as a numpy array that shares its memory."""
+    if isinstance(given, np.ma.MaskedArray):
+        raise ArgumentTypeError(f"{name} is a masked array; accepted are plain ones", hint=f"pass {name}.filled(...)")
     if isinstance(given, np.ndarray):
-        return given
+        return np.asarray(given)
     if hasattr(given, "__dlpack__"):
         try:
             return np.from_dlpack(given)
@@ -91,13 +94,21 @@ def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
 def _piece(array: np.ndarray[Any, Any], name: str, writable: bool) -> tuple[Any, int]:
     if not array.flags.c_contiguous:
         raise ArgumentError(
-            f"{name} is not contiguous (shape {array.shape}, strides {array.strides}); accepted are C-contiguous arrays",
+            f"{name} is not contiguous (shape {array.shape}, strides {array.strides}); accepted is C order, gapless",
             hint=f"pass a copy made by numpy.ascontiguousarray({name}), and copy the result back",
         )
     if writable and not array.flags.writeable:
         raise ArgumentError(f"{name} is read-only; the result would be written to it", hint="pass out=")
     raw = array.reshape(-1).view(np.uint8)
     return ffi.from_buffer("char[]", raw, writable), array.nbytes
+
+
+def _check_apart(pieces: list[tuple[Any, int]], name: str) -> None:
+    """Two pieces that are written share no byte."""
+    spans = sorted((int(ffi.cast("uintptr_t", pointer)), size) for pointer, size in pieces if size)
+    for (begin, size), (following, _) in pairwise(spans):
+        if begin + size > following:
+            raise ArgumentError(f"arrays of the list {name} overlap in memory; accepted are arrays apart")
 
 
 def as_vector(given: Any, name: str, *, writable: bool) -> Vector:
@@ -111,16 +122,23 @@ def as_vector(given: Any, name: str, *, writable: bool) -> Vector:
     items: Sequence[Any] = given if several else (given,)
     if not items:
         raise ArgumentError(f"{name} is an empty list; accepted is a list of at least one array")
-    arrays, pieces = [], []
+    arrays: list[np.ndarray[Any, Any]] = []
+    pieces: list[tuple[Any, int]] = []
     for index, item in enumerate(items):
         label = f"{name}[{index}]" if several else name
         array = as_array(item, label)
         dtype_code(array.dtype, label)
         if array.dtype != (arrays[0].dtype if arrays else array.dtype):
-            raise ArgumentTypeError(f"{label} has dtype {array.dtype}, {name}[0] has {arrays[0].dtype}; accepted is one dtype")
+            raise ArgumentTypeError(
+                f"{label} has dtype {array.dtype}, {name}[0] has {arrays[0].dtype}; accepted is one dtype"
+            )
         arrays.append(array)
         pieces.append(_piece(array, label, writable))
-    return Vector(given, arrays, pieces, sum(a.size for a in arrays), arrays[0].dtype, dtype_code(arrays[0].dtype, name))
+    if len(pieces) > 1 and writable:
+        _check_apart(pieces, name)
+    return Vector(
+        given, arrays, pieces, sum(a.size for a in arrays), arrays[0].dtype, dtype_code(arrays[0].dtype, name)
+    )
 
 
 def check_overlap(given: Vector, out: Vector, *, same_allowed: bool) -> None:

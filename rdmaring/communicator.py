@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +12,11 @@ import numpy as np
 from rdmaring import group, memory
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
 from rdmaring.buffers import Vector, as_vector, check_overlap
-from rdmaring.choice import MAILBOX_BYTES_MAX
 from rdmaring.chunks import even
 from rdmaring.chunks import given as given_offsets
-from rdmaring.errors import ArgumentError, ClosedError
-from rdmaring.plan import NativePlan, Plan, Shape, check_reduction, choice_of
+from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError
+from rdmaring.plan import COLLECTIVE_CODE, NativePlan, Plan, Shape, check_reduction, choice_of
+from rdmaring.schedule import algorithms_of
 from rdmaring.settings import Settings
 from rdmaring.topology import Link, link_of
 from rdmaring.work import RunStats, Work, run_stats
@@ -43,9 +44,7 @@ class Communicator:
     C-contiguous; or a list of these, which counts as one vector.
     """
 
-    def __init__(
-        self, handle: Any, rank: int, size: int, name: str, settings: Settings, keep: Any = None
-    ) -> None:
+    def __init__(self, handle: Any, rank: int, size: int, name: str, settings: Settings, keep: Any = None) -> None:
         self._handle = handle
         self.rank = rank
         self.size = size
@@ -190,7 +189,7 @@ class Communicator:
         timeout_s: float | None = None,
     ) -> Any:
         """Every rank's ``x`` becomes the root's. Returns ``x``, or a Work."""
-        self._check_root(root)
+        root = self._check_root(root)
         vector = as_vector(x, "x", writable=self.rank != root)
         native = self._native("broadcast", vector, vector.count, root=root, algorithm=algorithm)
         return self._run(native, vector, vector, async_op, timeout_s)
@@ -211,7 +210,7 @@ class Communicator:
 
         On the other ranks x is left alone and ``out`` is not looked at. Returns ``out`` or ``x``, or a Work.
         """
-        self._check_root(root)
+        root = self._check_root(root)
         if self.rank == root:
             given, result = self._in_out(x, out)
         else:
@@ -243,9 +242,11 @@ class Communicator:
 
     def plan_broadcast(self, x: Any, root: int = 0, *, algorithm: str | None = None) -> Plan:
         """A broadcast on a fixed array. Local; arguments as broadcast's."""
-        self._check_root(root)
+        root = self._check_root(root)
         vector = as_vector(x, "x", writable=self.rank != root)
-        return self._plan(self._shape("broadcast", vector, vector.count, root=root, algorithm=algorithm), vector, vector)
+        return self._plan(
+            self._shape("broadcast", vector, vector.count, root=root, algorithm=algorithm), vector, vector
+        )
 
     # ---- memory ----
 
@@ -307,6 +308,8 @@ class Communicator:
 
     def explain(self, nbytes: int, collective: str = "all_reduce", dtype: Any = np.float32) -> str:
         """What would serve a vector of ``nbytes`` per rank, and why."""
+        if collective not in COLLECTIVE_CODE:
+            raise ArgumentError(f"collective is {collective!r}; accepted are {', '.join(COLLECTIVE_CODE)}")
         wanted = np.dtype(dtype)
         root = 0 if collective in ("broadcast", "reduce") else None
         shape = Shape(collective, nbytes // wanted.itemsize, 0, wanted.itemsize, root=root)
@@ -360,9 +363,14 @@ class Communicator:
         if self._handle is None:
             raise ClosedError(f"communicator {self.name!r} of rank {self.rank} is closed", rank=self.rank)
 
-    def _check_root(self, root: int) -> None:
+    def _check_root(self, given: Any) -> int:
+        try:
+            root = operator.index(given)
+        except TypeError:
+            raise ArgumentTypeError(f"root is {given!r}; accepted are integers") from None
         if not 0 <= root < self.size:
             raise ArgumentError(f"root is {root}; accepted are ranks 0..{self.size - 1}")
+        return root
 
     def _ordered(self, algorithm: str | None, order: str | None) -> str | None:
         if order is None:
@@ -400,8 +408,16 @@ class Communicator:
     def _shape(self, collective: str, like: Vector, count: int, **more: Any) -> Shape:
         self._check_open()
         offsets = more.pop("offsets", None)
+        wished = self._settings.algorithm
+        if more.get("algorithm") is None and wished is not None and wished in algorithms_of(collective):
+            more["algorithm"] = wished
         return Shape(
-            collective, count, like.code, like.dtype.itemsize, offsets=None if offsets is None else tuple(offsets), **more
+            collective,
+            count,
+            like.code,
+            like.dtype.itemsize,
+            offsets=None if offsets is None else tuple(offsets),
+            **more,
         )
 
     def _native(self, collective: str, like: Vector, count: int, **more: Any) -> NativePlan:
@@ -432,7 +448,7 @@ class Communicator:
         if async_op:
             return self._start(native, given, out, timeout_s, result)
         if several:
-            return self._start(self._by_rows(native), given, out, timeout_s, result).wait()
+            return self._start(native, given, out, timeout_s, result).wait()
         status = native.run(
             native.handle,
             given.pointer if given else ffi.NULL,
@@ -443,19 +459,6 @@ class Communicator:
             self._finish(status)
         return result.given if result else None
 
-    def _by_rows(self, native: NativePlan) -> NativePlan:
-        """Mailboxes take one piece; a list of pieces goes by rows."""
-        if not native.choice.mailbox:
-            return native
-        shape = native.shape
-        rows = Shape(**{**shape.__dict__, "algorithm": "direct"})
-        if shape.count * shape.element_bytes > MAILBOX_BYTES_MAX:
-            return native
-        found = self._plans.get(rows)
-        if found is None:
-            found = self._plans[rows] = NativePlan(self, rows)
-        return found
-
     def _start(
         self,
         native: NativePlan,
@@ -465,17 +468,13 @@ class Communicator:
         result: Vector | None = None,
     ) -> Work:
         self._check_open()
-        if any(vector is not None and len(vector.pieces) != 1 for vector in (given, out)):
-            native = self._by_rows(native)
         for finished in [work for work in self._works if work.done()]:
             if lib.rr_work_wait(finished._handle, 0) == OK:
                 finished._settle()
         handle = ffi.new("rr_work **")
         inputs, outputs = _extents(given), _extents(out)
         check(
-            lib.rr_plan_start(
-                native.handle, inputs, len(inputs), outputs, len(outputs), _timeout_ns(timeout_s), handle
-            )
+            lib.rr_plan_start(native.handle, inputs, len(inputs), outputs, len(outputs), _timeout_ns(timeout_s), handle)
         )
         shown = result or out or given
         work = Work(self, handle[0], (given, out, native), shown.given if shown else None)

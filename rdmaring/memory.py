@@ -31,4 +31,5 @@ def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
     check(lib.rr_memory_alloc(nbytes, out))
     owner = ffi.gc(out[0], lib.rr_memory_free, nbytes)
     # The array's base keeps the buffer object, which keeps `owner`.
-    return np.frombuffer(ffi.buffer(owner, nbytes), np.uint8).view(wanted).reshape(dims)
+    array: np.ndarray[Any, Any] = np.frombuffer(ffi.buffer(owner, nbytes), np.uint8).view(wanted).reshape(dims)
+    return array

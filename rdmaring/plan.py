@@ -57,7 +57,9 @@ def check_reduction(op: str, scale: float | None, code: int) -> float:
         raise ArgumentError(f"op is {op!r}; accepted are {', '.join(REDOP_CODE)}")
     if code not in FLOAT_CODES and (op == "avg" or scale is not None):
         what = "op='avg'" if op == "avg" else f"scale={scale!r}"
-        raise ArgumentError(f"{what} with an integer dtype; accepted are floating dtypes", hint="use op='sum' and divide")
+        raise ArgumentError(
+            f"{what} with an integer dtype; accepted are floating dtypes", hint="use op='sum' and divide"
+        )
     return 1.0 if scale is None else float(scale)
 
 
@@ -65,7 +67,9 @@ def _forced(shape: Shape, world: int) -> Choice:
     algorithm = str(shape.algorithm)
     collective = "all_reduce" if shape.collective == "barrier" else shape.collective
     if algorithm not in algorithms_of(collective):
-        raise ArgumentError(f"algorithm is {algorithm!r}; accepted for {collective} are {', '.join(algorithms_of(collective))}")
+        raise ArgumentError(
+            f"algorithm is {algorithm!r}; accepted for {collective} are {', '.join(algorithms_of(collective))}"
+        )
     nbytes = shape.count * shape.element_bytes
     mailbox = algorithm == "direct1" and nbytes <= MAILBOX_BYTES_MAX and world <= 64
     return Choice(algorithm, mailbox, slice_bytes(nbytes, world), "forced")

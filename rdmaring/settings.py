@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rdmaring.errors import ArgumentError
+from rdmaring.schedule import ALGORITHMS
 
 TIMEOUT_S_DEFAULT = 300.0
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # Every name that rdmaring reads, and what it means.
 VARIABLES: dict[str, str] = {
@@ -73,14 +76,35 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
             raise ArgumentError(f"RDMARING_TIMEOUT is {text!r}; accepted is a number of seconds") from None
     if not 0 < timeout_s < 1e9:
         raise ArgumentError(f"timeout_s is {timeout_s!r}; accepted are seconds > 0")
+    algorithm = env.get("RDMARING_ALGORITHM") or None
+    known = sorted({name for _, name in ALGORITHMS})
+    if algorithm is not None and algorithm not in known:
+        raise ArgumentError(f"RDMARING_ALGORITHM is {algorithm!r}; accepted are {', '.join(known)}")
     return Settings(
         timeout_s=timeout_s,
-        algorithm=env.get("RDMARING_ALGORITHM") or None,
+        algorithm=algorithm,
         cma=env.get("RDMARING_CMA", "1") != "0",
         slot_bytes=_number(env, "RDMARING_SLOT_BYTES"),
         slot_count=_number(env, "RDMARING_SLOT_COUNT"),
         memory_budget_bytes=_number(env, "RDMARING_MEMORY_BUDGET"),
     )
+
+
+def set_log_level(env: Mapping[str, str]) -> None:
+    """RDMARING_LOG: a program that sets up no logging of its own still sees what rdmaring logs.
+
+    Raises:
+        ArgumentError: no such level.
+    """
+    level = env.get("RDMARING_LOG", "").upper()
+    if not level:
+        return
+    if level not in LOG_LEVELS:
+        raise ArgumentError(f"RDMARING_LOG is {level!r}; accepted are debug, info, warning, error, critical")
+    logger = logging.getLogger("rdmaring")
+    logger.setLevel(level)
+    if not logger.handlers and not logging.getLogger().handlers:
+        logger.addHandler(logging.StreamHandler())
 
 
 def warn_unknown(env: Mapping[str, str]) -> None:
@@ -89,4 +113,4 @@ def warn_unknown(env: Mapping[str, str]) -> None:
         if name.startswith("RDMARING_") and name not in VARIABLES:
             near = difflib.get_close_matches(name, VARIABLES, n=1)
             also = f"; did you mean {near[0]}?" if near else ""
-            warnings.warn(f"the environment variable {name} is unknown to rdmaring{also}", stacklevel=3)
+            warnings.warn(f"the environment variable {name} is unknown to rdmaring{also}", stacklevel=4)

@@ -3,7 +3,7 @@
  *
  * A communicator has one driver at a time: whoever has set its `driver`. A blocking call or a wait
  * drives its own; the process's one progress thread drives the others, and lives only while
- * asynchronous work is outstanding. `callers` counts who waits to drive: the thread stands back for
+ * asynchronous work is outstanding (and sleeps for a moment after the last). `callers` counts who waits to drive: the thread stands back for
  * them, and a driver that leaves wakes it if work is left.
  */
 #define _GNU_SOURCE
@@ -20,6 +20,7 @@
 
 #define NAP_NS 50000u                     /* with several idle communicators: none has the only bell */
 #define STAND_BACK_NS (20 * RR_NS_PER_MS) /* a leaving caller signals; this only bounds a surprise */
+#define LINGER_NS (100 * RR_NS_PER_MS)    /* asleep, with nothing to do: a new thread costs more than a wake-up */
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t list_news = PTHREAD_COND_INITIALIZER;
@@ -189,22 +190,28 @@ static void retire(struct rr_comm *comm)
 		list_remove(comm);
 }
 
-static void stand_back(bool callers)
+static void wait_for_news(uint64_t ns)
 {
 	struct timespec until;
 
-	if (!callers) {
-		struct timespec nap = {.tv_nsec = NAP_NS};
-		pthread_mutex_unlock(&list_lock);
-		nanosleep(&nap, NULL);
-		pthread_mutex_lock(&list_lock);
-		return;
-	}
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += (long)STAND_BACK_NS;
+	until.tv_nsec += (long)ns;
 	until.tv_sec += until.tv_nsec / (long)RR_NS_PER_S;
 	until.tv_nsec %= (long)RR_NS_PER_S;
 	pthread_cond_timedwait(&list_news, &list_lock, &until);
+}
+
+static void stand_back(bool callers)
+{
+	struct timespec nap = {.tv_nsec = NAP_NS};
+
+	if (callers) {
+		wait_for_news(STAND_BACK_NS);
+		return;
+	}
+	pthread_mutex_unlock(&list_lock);
+	nanosleep(&nap, NULL);
+	pthread_mutex_lock(&list_lock);
 }
 
 static void *progress_thread(void *unused)
@@ -234,6 +241,8 @@ static void *progress_thread(void *unused)
 		thread_inside = NULL;
 		if (!moved && list && (callers || !alone))
 			stand_back(callers && alone);
+		if (!list)
+			wait_for_news(LINGER_NS);
 	}
 	thread_runs = false;
 	pthread_mutex_unlock(&list_lock);
@@ -252,6 +261,7 @@ rr_status rr_drive_hand_over(struct rr_comm *comm)
 	if (!rr_own32(&comm->listed)) {
 		list_append(comm);
 		atomic_store_explicit(&comm->listed, 1, memory_order_seq_cst);
+		pthread_cond_signal(&list_news);
 	}
 	if (!thread_runs) {
 		pthread_attr_init(&attributes);

@@ -20,17 +20,35 @@ static uint8_t *payload_of(const struct rr_mailbox *mailbox, struct rr_page *pag
 	return rr_page_mailbox_payload(page, &mailbox->shm->layout, which);
 }
 
-void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, const void *input)
+static void gather(uint8_t *payload, const struct rr_buffer *input)
+{
+	for (uint32_t i = 0; i < input->count; i++) {
+		memcpy(payload, input->extents[i].address, input->extents[i].bytes);
+		payload += input->extents[i].bytes;
+	}
+}
+
+static void scatter(const struct rr_buffer *output, const uint8_t *result)
+{
+	for (uint32_t i = 0; i < output->count; i++) {
+		memcpy(output->extents[i].address, result, output->extents[i].bytes);
+		result += output->extents[i].bytes;
+	}
+}
+
+void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, const struct rr_buffer *input)
 {
 	struct rr_shm *shm = mailbox->shm;
 
 	mailbox->serial++;
 	mailbox->checked = 1; /* our own */
 	uint8_t *payload = payload_of(mailbox, shm->page, plan->vector_bytes);
-	if (plan->vector_bytes == 8) /* the size for which a call of memcpy would be felt */
-		memcpy(payload, input, 8);
-	else
-		memcpy(payload, input, plan->vector_bytes);
+	if (input->count)
+		gather(payload, input);
+	else if (plan->vector_bytes == 8) /* the size for which a call of memcpy would be felt */
+		memcpy(payload, input->zero, 8);
+	else if (plan->vector_bytes)
+		memcpy(payload, input->zero, plan->vector_bytes);
 	/* pairs with rr_mailbox_poll() */
 	rr_publish64(&rr_page_mailbox(shm->page, &shm->layout)[mailbox->serial & 1].tag, tag_of(mailbox, plan));
 	mailbox->unrung = true;
@@ -49,7 +67,7 @@ void rr_mailbox_ring(struct rr_mailbox *mailbox)
 			rr_shm_wake(shm->peers[r].page);
 }
 
-rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan, void *output)
+rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan, const struct rr_buffer *output)
 {
 	struct rr_shm *shm = mailbox->shm;
 	uint64_t expected = tag_of(mailbox, plan);
@@ -70,8 +88,12 @@ rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan
 		return RR_OK;
 	for (int32_t r = 0; r < shm->world; r++)
 		sources[r] = payload_of(mailbox, shm->peers[r].page, plan->vector_bytes);
-	struct rr_combine pass = {.dst = &output, .dst_count = 1, .src = sources, .src_count = (uint32_t)shm->world,
+	uint8_t packed[RR_MAILBOX_BYTES];
+	void *result = output->count ? (void *)packed : output->zero;
+	struct rr_combine pass = {.dst = &result, .dst_count = 1, .src = sources, .src_count = (uint32_t)shm->world,
 				  .count = plan->descriptor.count, .post = plan->post, .factor = plan->factor};
 	plan->pass(&pass);
+	if (output->count)
+		scatter(output, packed);
 	return RR_OK;
 }

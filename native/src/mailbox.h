@@ -11,6 +11,7 @@
 #ifndef RR_MAILBOX_H
 #define RR_MAILBOX_H
 
+#include "engine.h"
 #include "plan.h"
 #include "shm.h"
 
@@ -24,13 +25,13 @@ struct rr_mailbox {
 	int32_t mismatch; /* the peer whose tag has another hash */
 };
 
-void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, const void *input);
+void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, const struct rr_buffer *input);
 /*
  * Wake who sleeps over the last post. Apart from it, since its fence waits for the tag to leave this core:
  * after a while of polling, or when the message is complete, it has left long ago.
  */
 void rr_mailbox_ring(struct rr_mailbox *mailbox);
 /* RR_AGAIN: a tag is missing. RR_ERR_MISMATCH: mailbox->mismatch called something else. */
-rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan, void *output);
+rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan, const struct rr_buffer *output);
 
 #endif

@@ -107,7 +107,7 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 	work->started_ns = work->started_ns ? work->started_ns : rr_now_ns();
 	if (plan->mailbox) {
 		enter(comm, work);
-		rr_mailbox_post(&comm->mailbox, plan, work->input_address);
+		rr_mailbox_post(&comm->mailbox, plan, &work->input);
 		rr_mailbox_ring(&comm->mailbox);
 		rr_note32(&work->state, RR_WORK_RUNNING);
 		return RR_OK;
@@ -194,7 +194,7 @@ rr_status rr_operation_progress(struct rr_comm *comm, bool *moved)
 			*moved = *moved || status == RR_OK;
 		}
 		if (status == RR_OK)
-			status = work->plan->mailbox ? rr_mailbox_poll(&comm->mailbox, work->plan, work->output_address)
+			status = work->plan->mailbox ? rr_mailbox_poll(&comm->mailbox, work->plan, &work->output)
 						     : rr_engine_progress(&comm->engine, moved);
 		if (status == RR_AGAIN)
 			return RR_AGAIN;

@@ -1,6 +1,7 @@
 /* page.c - layout of a segment, and descriptors as people read them. */
 #include "page.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,23 +50,34 @@ uint64_t rr_descriptor_hash(const struct rr_descriptor *descriptor)
 	return hash ? hash : 1;
 }
 
-void rr_descriptor_text(const struct rr_descriptor *descriptor, char *text, size_t size)
+/* All that a caller has said, apart from how the vector is cut. */
+static bool same_call(const struct rr_descriptor *a, const struct rr_descriptor *b)
 {
-	char reduction[96] = "";
-	char root[32] = "";
+	return a->collective == b->collective && a->count == b->count && a->dtype == b->dtype && a->redop == b->redop &&
+	       a->scale == b->scale && a->root == b->root && memcmp(a->algorithm, b->algorithm, sizeof(a->algorithm)) == 0;
+}
 
+void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_descriptor *other, char *text,
+			size_t size)
+{
+	char reduction[64] = "", scale[48] = "", root[32] = "", cut[160] = "";
+
+	if (descriptor->collective == RR_BARRIER) {
+		snprintf(text, size, "barrier");
+		return;
+	}
 	if (descriptor->collective == RR_ALL_REDUCE || descriptor->collective == RR_REDUCE_SCATTER ||
 	    descriptor->collective == RR_REDUCE)
-		snprintf(reduction, sizeof(reduction), ", %s, scale %g", rr_redop_name((rr_redop)descriptor->redop),
-			 descriptor->scale);
+		snprintf(reduction, sizeof(reduction), ", %s", rr_redop_name((rr_redop)descriptor->redop));
+	if (descriptor->scale != 1.0)
+		snprintf(scale, sizeof(scale), ", scale %g", descriptor->scale);
 	if (descriptor->root >= 0)
 		snprintf(root, sizeof(root), ", root %d", descriptor->root);
-	if (descriptor->collective == RR_BARRIER)
-		snprintf(text, size, "barrier");
-	else
-		snprintf(text, size, "%s of %llu %s elements%s%s, algorithm %.24s, %u round(s), slices of %llu bytes, chunks %08x",
-			 rr_collective_name(descriptor->collective), (unsigned long long)descriptor->count,
-			 rr_dtype_name((rr_dtype)descriptor->dtype), reduction, root, descriptor->algorithm,
-			 descriptor->round_count, (unsigned long long)descriptor->slice_bytes,
-			 (uint32_t)descriptor->chunks);
+	if (same_call(descriptor, other))
+		snprintf(cut, sizeof(cut), ", schedule %016llx, chunk table %08x, %u round(s), slices of %llu bytes%s",
+			 (unsigned long long)descriptor->schedule, (uint32_t)descriptor->chunks, descriptor->round_count,
+			 (unsigned long long)descriptor->slice_bytes, descriptor->mailbox ? ", by mailbox" : "");
+	snprintf(text, size, "%s of %llu %s elements%s%s%s, algorithm %.24s%s", rr_collective_name(descriptor->collective),
+		 (unsigned long long)descriptor->count, rr_dtype_name((rr_dtype)descriptor->dtype), reduction, scale, root,
+		 descriptor->algorithm, cut);
 }

@@ -122,8 +122,12 @@ static inline uint64_t rr_entry(uint64_t op, uint32_t descriptor)
 	return op << 8 | descriptor;
 }
 
-/* One line for people: "all_reduce of 1048576 float32 elements, sum, algorithm ring". */
-void rr_descriptor_text(const struct rr_descriptor *descriptor, char *text, size_t size);
+/*
+ * One line for people: "all_reduce of 1048576 float32 elements, sum, algorithm ring". How it is cut is said
+ * only where all else is as in `other`.
+ */
+void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_descriptor *other, char *text,
+			size_t size);
 /* FNV-1a over the bytes after the hash; never 0. */
 uint64_t rr_descriptor_hash(const struct rr_descriptor *descriptor);
 uint64_t rr_hash_bytes(const void *bytes, size_t size, uint64_t seed);

@@ -46,6 +46,7 @@ static void set_work(struct rr_work *work, struct rr_plan *plan, const void *inp
 /* A tiny message whose peers answer while we spin: no clock, no queue. RR_AGAIN: they did not. */
 static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void *input, void *output)
 {
+	const struct rr_buffer from = {.zero = (char *)(uintptr_t)input}, to = {.zero = output};
 	struct rr_page *page = comm->shm.page;
 	struct rr_descriptor *told = &page->descriptors[plan->descriptor_index];
 	rr_status status = RR_AGAIN;
@@ -54,9 +55,9 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void
 		*told = plan->descriptor;
 	comm->op++;
 	rr_publish64(&page->entries[comm->op % RR_ENTRY_COUNT], rr_entry(comm->op, plan->descriptor_index));
-	rr_mailbox_post(&comm->mailbox, plan, input);
+	rr_mailbox_post(&comm->mailbox, plan, &from);
 	for (uint32_t spin = 0; spin <= comm->pauses; spin++) {
-		status = rr_mailbox_poll(&comm->mailbox, plan, output);
+		status = rr_mailbox_poll(&comm->mailbox, plan, &to);
 		if (status != RR_AGAIN)
 			break;
 		rr_pause();
@@ -91,7 +92,7 @@ static rr_status run(struct rr_plan *plan, const void *input, void *output, uint
 		return status;
 	struct rr_work *work = &comm->call;
 	if (rr_own32(&work->state) != RR_WORK_DONE && work->comm)
-		return rr_fail(RR_ERR_ARGUMENT, "a blocking call is still in flight: call rr_comm_resume()");
+		return rr_fail(RR_ERR_ARGUMENT, "a call is in flight on this communicator: one thread at a time may use it (in C: rr_comm_resume() first)");
 	rr_drive_take(comm);
 	tiny = plan->mailbox && !comm->first;
 	if (tiny && run_tiny(comm, plan, input, output) == RR_OK) {
@@ -210,8 +211,6 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 		status = sum_extents(input, input_count, plan->element_bytes, plan->input_end - plan->input_begin, "input");
 	if (status >= 0 && plan->uses[RR_OUTPUT])
 		status = sum_extents(output, output_count, plan->element_bytes, plan->output_end - plan->output_begin, "output");
-	if (status >= 0 && plan->mailbox && (input_count > 1 || output_count > 1))
-		status = rr_fail(RR_ERR_ARGUMENT, "a mailbox plan takes vectors of one piece");
 	if (status < 0)
 		return status;
 	work = calloc(1, sizeof(*work));
@@ -223,14 +222,17 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 	if (status < 0)
 		goto free_work;
 	rr_drive_take(comm);
-	if (comm->failed) /* found by the progress thread in between */
+	if (comm->failed) { /* found by the progress thread in between */
 		status = rr_error_set(&comm->failure);
-	else
+	} else {
+		bool moved;
 		rr_operation_enqueue(comm, work);
+		rr_operation_progress(comm, &moved); /* what can be done at once; the peers learn that we are here */
+	}
 	rr_drive_leave(comm);
 	if (status < 0)
 		goto free_work;
-	status = rr_drive_hand_over(comm);
+	status = rr_own32(&comm->unfinished) ? rr_drive_hand_over(comm) : RR_OK;
 	if (status < 0)
 		rr_comm_abort(comm, "no progress thread"); /* the work is done then, with this error */
 	*out = work;

@@ -71,8 +71,10 @@ void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op)
 	uint64_t entry = rr_observe64(&page->entries[op % RR_ENTRY_COUNT]);
 	const struct rr_work *work = comm->first;
 
-	rr_descriptor_text(&work->plan->descriptor, ours, sizeof(ours));
-	rr_descriptor_text(&page->descriptors[(entry & 0xff) % RR_DESCRIPTOR_COUNT], theirs, sizeof(theirs));
+	const struct rr_descriptor *called = &page->descriptors[(entry & 0xff) % RR_DESCRIPTOR_COUNT];
+
+	rr_descriptor_text(&work->plan->descriptor, called, ours, sizeof(ours));
+	rr_descriptor_text(called, &work->plan->descriptor, theirs, sizeof(theirs));
 	rr_fail(RR_ERR_MISMATCH, "ranks disagree in op %llu: rank %d called %s; rank %d called %s",
 		(unsigned long long)op, comm->rank, ours, peer, theirs);
 	rr_error *error = rr_error_here();
@@ -146,6 +148,7 @@ static void adopt(struct rr_comm *comm, int32_t r)
 		rr_watch_fail(comm, &error);
 		return;
 	case RR_ERR_ABORTED:
+		error.peer = error.peer < 0 ? r : error.peer;
 		rr_watch_fail(comm, &error);
 		return;
 	case RR_OK: case RR_AGAIN: case RR_ERR_ARGUMENT: case RR_ERR_NO_MEMORY: case RR_ERR_UNSUPPORTED:

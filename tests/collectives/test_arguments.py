@@ -48,7 +48,11 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], list[str]]] = {
     "scale nan": (lambda c: c.all_reduce(np.ones(4), scale=float("nan")), ValueError, ["scale is NaN"]),
     "algorithm": (lambda c: c.all_reduce(np.ones(4), algorithm="rign"), ValueError, ["algorithm is 'rign'", "ring"]),
     "order": (lambda c: c.all_reduce(np.ones(4), order="any"), ValueError, ["order is 'any'"]),
-    "order and ring": (lambda c: c.all_reduce(np.ones(4), order="rank", algorithm="ring"), ValueError, ["order='rank'"]),
+    "order and ring": (
+        lambda c: c.all_reduce(np.ones(4), order="rank", algorithm="ring"),
+        ValueError,
+        ["order='rank'"],
+    ),
     "timeout": (lambda c: c.all_reduce(np.ones(4), timeout_s=0), ValueError, ["timeout_s is 0"]),
     "root": (lambda c: c.broadcast(np.ones(4), root=1), ValueError, ["root is 1", "0..0"]),
     "negative root": (lambda c: c.reduce(np.ones(4), root=-1), ValueError, ["root is -1"]),
@@ -57,6 +61,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], list[str]]] = {
     "negative counts": (lambda c: c.all_gather(np.ones(4), counts=[-4]), ValueError, ["counts holds -4"]),
     "part": (lambda c: c.all_gather(np.ones(4), out=np.ones(5)), ValueError, ["x has 4 elements", "5"]),
     "shape": (lambda c: c.empty(-3), ValueError, ["shape is -3"]),
+    "overlap in a list": (lambda c: c.all_reduce([np.zeros(9)] * 2), ValueError, ["list x overlap"]),
+    "masked": (lambda c: c.all_reduce(np.ma.ones(4)), TypeError, ["x is a masked array"]),
+    "root kind": (lambda c: c.broadcast(np.ones(4), root=0.5), TypeError, ["root is 0.5"]),
+    "explained": (lambda c: c.explain(8, "bcast"), ValueError, ["collective is 'bcast'", "broadcast"]),
     "plan of a list": (lambda c: c.plan_all_reduce([np.ones(2), np.ones(2)]), ValueError, ["x is a list"]),
 }
 
@@ -87,7 +95,7 @@ def test_closed() -> None:
     comm.all_reduce(x)
     plan = comm.plan_all_reduce(x)
     comm.close()
-    with pytest.raises(rr.ClosedError, match="communicator is closed"):
+    with pytest.raises(rr.ClosedError, match="is closed"):
         plan()
     for call in (lambda: comm.all_reduce(x), lambda: comm.barrier(), lambda: comm.empty(3), lambda: comm.links):
         with pytest.raises(rr.ClosedError, match="is closed"):
@@ -120,7 +128,8 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
 def test_explicit_arguments() -> None:
     script = (
         "import rdmaring as rr, numpy as np, sys\n"
-        "with rr.init(int(sys.argv[1]), 2, '127.0.0.1:29823', timeout_s=30) as c: print(c.all_reduce(np.full(3, c.rank + 1.0))[0])\n"
+        "with rr.init(int(sys.argv[1]), 2, '127.0.0.1:29823', timeout_s=30) as c:\n"
+        "    print(c.all_reduce(np.full(3, c.rank + 1.0))[0])\n"
     )
     env = {**os.environ, "RDMARING_SECRET": "of this test"}
     ranks = [
@@ -137,7 +146,10 @@ def test_torchrun_environment(tmp_path: Path) -> None:
         env.pop(name, None)
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", script], env={**env, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", script],
+            env={**env, "RANK": str(r), "LOCAL_RANK": str(r)},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for r in range(2)
     ]
@@ -174,3 +186,13 @@ def test_errors_in_two_ranks_leave_the_communicator_usable(tmp_path: Path) -> No
     )
     assert ran.code == 0, ran.output
     assert ran.said[1][0]["error"] == "ArgumentError" and ran.of(0, "right")
+
+
+def test_algorithm_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDMARING_ALGORITHM", "ring")
+    with rr.init(0, 1) as comm:
+        assert comm.plan_all_reduce(np.ones(3)).algorithm == "ring"
+        assert comm.plan_all_reduce(np.ones(3), algorithm="direct").algorithm == "direct"
+    monkeypatch.setenv("RDMARING_ALGORITHM", "rang")
+    with pytest.raises(ValueError, match="RDMARING_ALGORITHM is 'rang'; accepted are direct"):
+        rr.init(0, 1)
