@@ -192,6 +192,9 @@ static rr_status gather_sources(const struct work *work, struct slice *slice)
 					       .buffer = (enum rr_buffer_id)receive->source};
 		uint64_t run = slice->bytes;
 
+		transfer.implied = rr_mode_implied(transfer.mode, receive->source);
+		transfer.coordinate = work->state->begin + slice->offset;
+
 		if (engine->rows_received[receive->peer] != order) {
 			engine->waiting_peer = receive->peer;
 			return RR_AGAIN;
@@ -230,6 +233,7 @@ static void fill_transfer(const struct work *work, const struct rr_send *send, u
 		.mode = mode,
 		.buffer = (enum rr_buffer_id)buffer,
 		.coordinate = coordinate_of(work, buffer, work->row->cell, offset),
+		.implied = rr_mode_implied(mode, buffer),
 	};
 }
 
@@ -349,7 +353,7 @@ static void finish_slice(const struct work *work, uint64_t fused)
 
 	for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
 		struct rr_link *in = engine->in[work->plan->rows->receives[i].peer];
-		in->ops->release(in);
+		in->ops->release(in, bytes);
 	}
 	for (uint32_t i = 0; fused; i++, fused >>= 1) {
 		if (!(fused & 1))
@@ -444,7 +448,7 @@ static rr_status send_slice(const struct work *work, uint32_t at)
 	if (!sent->pending) {
 		if (engine->rows_sent[send->peer] != transfer.order)
 			return RR_AGAIN;
-		status = out->ops->reserve(out, &transfer, &place);
+		status = transfer.implied ? RR_OK : out->ops->reserve(out, &transfer, &place);
 		if (status != RR_OK) {
 			engine->waiting_peer = send->peer;
 			return status;

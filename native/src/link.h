@@ -15,6 +15,10 @@
  *   WRITE    the receiver's memory    the receiver's own memory, already filled
  *   CMA      NULL: nothing to fill    `landing` if given, filled now; else a bounce buffer
  *
+ * Implied transfers. What is read in place out of a sender's INPUT (SOURCE, CMA) is there from its OPEN
+ * on, and stays until it is released: no DATA is sent. Both ends count it in its turn; the receiver may
+ * be ahead of the sender in this. commit() of an implied transfer needs no reserve and no credit.
+ *
  * Threads: the driver of the communicator only.
  */
 #ifndef RR_LINK_H
@@ -35,8 +39,9 @@ struct rr_transfer {
 	uint32_t bytes;
 	enum rr_mode mode;
 	void *landing;            /* receiver: where the bytes go if the row only lands them, else NULL */
-	uint64_t coordinate;      /* sender: byte offset in `buffer` */
+	uint64_t coordinate;      /* sender, or implied: byte offset in `buffer` */
 	enum rr_buffer_id buffer; /* SLOT: unused; SOURCE, CMA: the sender's; WRITE: the receiver's */
+	bool implied;             /* see above; coordinate is then known to the receiver, too */
 };
 
 struct rr_link_ops {
@@ -61,7 +66,7 @@ struct rr_link_ops {
 
 	/* RR_AGAIN: not here yet. The same transfer may be peeked again until it is released. */
 	rr_status (*peek)(struct rr_link *in, const struct rr_transfer *transfer, const void **data);
-	void (*release)(struct rr_link *in);
+	void (*release)(struct rr_link *in, uint32_t bytes);
 
 	/* Wake the peer if it sleeps. Called once a pass over all that was committed and released. */
 	void (*flush)(struct rr_link *out);
@@ -78,6 +83,11 @@ struct rr_link {
 	uint64_t sent;  /* transfers committed (out) or released (in), since the link was opened */
 	uint64_t bytes; /* their payload */
 };
+
+static inline bool rr_mode_implied(enum rr_mode mode, int32_t source_buffer)
+{
+	return (mode == RR_MODE_SOURCE || mode == RR_MODE_CMA) && source_buffer == RR_INPUT;
+}
 
 /* The mode of a transfer, from what both ends know. `lands`: the receiver's row only lands the bytes. */
 static inline enum rr_mode rr_mode_choose(const struct rr_place *source, const struct rr_place *landing,

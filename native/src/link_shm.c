@@ -137,7 +137,8 @@ static uint64_t shm_released(struct rr_link *link)
 	uint64_t released = rr_observe64(&this->consumed->value); /* pairs with shm_release() */
 
 	if (released != this->released_seen) {
-		this->room_begin = this->room_after[(released - 1) % RR_RING_COUNT];
+		bool all = (int64_t)(released - this->serial) >= 0; /* ahead of us by implied transfers, too */
+		this->room_begin = all ? this->room_end : this->room_after[(released - 1) % RR_RING_COUNT];
 		this->released_seen = released;
 	}
 	return released - this->serial_start;
@@ -165,13 +166,18 @@ static bool take_room(struct link_shm *this, uint32_t bytes)
 	return true;
 }
 
+static int64_t in_flight(const struct link_shm *this)
+{
+	return (int64_t)(this->serial - this->released_seen);
+}
+
 static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *transfer, void **place)
 {
 	struct link_shm *this = self(link);
 
-	if (this->serial - this->released_seen >= RR_RING_COUNT) {
+	if (in_flight(this) >= RR_RING_COUNT) {
 		shm_released(link);
-		if (this->serial - this->released_seen >= RR_RING_COUNT)
+		if (in_flight(this) >= RR_RING_COUNT)
 			return RR_AGAIN;
 	}
 	this->reserved_end = this->room_end;
@@ -202,6 +208,12 @@ static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	struct link_shm *this = self(link);
 	struct rr_data *line = &this->ring[this->serial % RR_RING_COUNT];
 
+	link->sent++;
+	link->bytes += transfer->bytes;
+	if (transfer->implied) {
+		this->room_after[this->serial++ % RR_RING_COUNT] = this->room_end;
+		return;
+	}
 	this->room_end = this->reserved_end;
 	this->room_after[this->serial % RR_RING_COUNT] = this->room_end;
 	line->op = transfer->op;
@@ -213,8 +225,6 @@ static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->coordinate = transfer->coordinate;
 	this->serial++;
 	rr_publish64(&line->serial, this->serial); /* pairs with shm_peek() */
-	link->sent++;
-	link->bytes += transfer->bytes;
 	link->dirty = true;
 }
 
@@ -265,6 +275,12 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	struct link_shm *this = self(link);
 	const struct rr_data *line = &this->ring[this->serial % RR_RING_COUNT];
 
+	if (transfer->implied && transfer->mode == RR_MODE_CMA)
+		return fetch(this, transfer, transfer->coordinate, data);
+	if (transfer->implied) {
+		*data = reach_address(&this->reach[transfer->buffer], transfer->coordinate, transfer->bytes);
+		return *data ? RR_OK : rr_fail(RR_ERR_PROTOCOL, "rank %d registered less memory than its input", link->peer);
+	}
 	if (rr_observe64(&line->serial) != this->serial + 1) /* pairs with shm_commit() */
 		return RR_AGAIN;
 	if (line->op != transfer->op || line->order != transfer->order || line->slice != transfer->slice ||
@@ -288,13 +304,12 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	return wrong_data(link, line, transfer);
 }
 
-static void shm_release(struct rr_link *link)
+static void shm_release(struct rr_link *link, uint32_t bytes)
 {
 	struct link_shm *this = self(link);
-	const struct rr_data *line = &this->ring[this->serial % RR_RING_COUNT];
 
 	link->sent++;
-	link->bytes += line->bytes;
+	link->bytes += bytes;
 	this->fetched = false;
 	this->serial++;
 	rr_publish64(&this->consumed->value, this->serial); /* pairs with shm_released() */
