@@ -10,13 +10,14 @@
 #include "status.h"
 
 /*
- * From how many bytes on ordinary memory is read by the kernel (CMA) instead of copied through slots:
- * a system call a slice pays late, and the later the more ranks share the caches. Measured;
- * docs/BENCHMARKS.md.
+ * From how many bytes on ordinary memory is read by the kernel (CMA) instead of copied through slots. The
+ * kernel's copy is slower than ours (it pins every page), so it pays only where slots cost more copies
+ * than it: with two ranks never, with more from where vectors and slots together outgrow the caches.
+ * Measured; docs/BENCHMARKS.md.
  */
 static uint64_t cma_bytes_min(int32_t world)
 {
-	return world <= 2 ? 128u << 10 : world <= 4 ? 8u << 20 : 16u << 20;
+	return world <= 2 ? UINT64_MAX : 16u << 20;
 }
 
 void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work)

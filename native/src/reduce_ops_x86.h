@@ -13,14 +13,14 @@
 #include "reduce_levels.h"
 
 #if RR_VECTOR_BYTES == 64
-#define RR_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#define RR_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prfchw")))
 #define RR_MM(name) _mm512_##name
 typedef __m512 rr_vf;
 typedef __m512d rr_vd;
 typedef __m512i rr_vi;
 typedef __m256i rr_vi_half;
 #else
-#define RR_TARGET __attribute__((target("avx2,f16c")))
+#define RR_TARGET __attribute__((target("avx2,f16c,prfchw")))
 #define RR_MM(name) _mm256_##name
 typedef __m256 rr_vf;
 typedef __m256d rr_vd;

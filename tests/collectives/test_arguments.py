@@ -140,7 +140,10 @@ def test_explicit_arguments() -> None:
 
 
 def test_torchrun_environment(tmp_path: Path) -> None:
-    script = "import rdmaring as rr, numpy as np\nwith rr.init(timeout_s=30) as c: print(c.rank, c.all_reduce(np.ones(2))[0])\n"
+    script = (
+        "import rdmaring as rr, numpy as np\n"
+        "with rr.init(timeout_s=30) as c: print(c.rank, c.all_reduce(np.ones(2))[0])\n"
+    )
     env = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29831", "RDMARING_SECRET": "s"}
     for name in ("RDMARING_RANK", "RDMARING_WORLD_SIZE"):
         env.pop(name, None)

@@ -165,7 +165,8 @@ for sizes in ([3], [5, 0, 7], [100, 1, 20000, 333], [40000, 40000]):
         pieces = [vector(R, n, "f4", i) for i, n in enumerate(sizes)]
         outs = [np.zeros(n, "f4") for n in reversed(sizes)]
         comm.all_reduce(pieces, out=outs, algorithm=algorithm)
-        same(np.concatenate(outs), np.concatenate([total(n, "f4", i) for i, n in enumerate(sizes)]), "list out of place")
+        want = np.concatenate([total(n, "f4", i) for i, n in enumerate(sizes)])
+        same(np.concatenate(outs), want, "list, out of place")
 mixed = [np.full(5, R, "f4"), np.full(7, R, "f4")] if R % 2 else np.full(12, R, "f4")
 comm.all_reduce(mixed)  # a list on some ranks, an array on others: one vector
 same(np.concatenate(mixed) if R % 2 else mixed, np.full(12, N * (N - 1) / 2, "f4"), "list and array")
