@@ -17,6 +17,7 @@ import numpy as np
 from rdmaring._native import ffi
 from rdmaring.errors import ArgumentError, ArgumentTypeError
 
+BYTES = ffi.typeof("char[]")
 CODE_BY_NAME: dict[str, int] = {
     "float32": 0,
     "float64": 1,
@@ -31,12 +32,16 @@ CODE_BY_NAME: dict[str, int] = {
     "uint32": 10,
     "uint64": 11,
 }
+_CODE_BY_DTYPE: dict[np.dtype[Any], int] = {}
 FLOAT_CODES = frozenset((0, 1, 2, 3))
 REDOP_CODE: dict[str, int] = {"sum": 0, "prod": 1, "min": 2, "max": 3, "avg": 4}
 
 
 def dtype_code(dtype: np.dtype[Any], name: str) -> int:
     """The native code of a dtype; ``name`` is the argument's, for the error."""
+    known = _CODE_BY_DTYPE.get(dtype)  # dtype.name takes microseconds
+    if known is not None:
+        return known
     code = CODE_BY_NAME.get(dtype.name)
     if code is None:
         raise ArgumentTypeError(f"{name} has dtype {dtype}; accepted are {', '.join(CODE_BY_NAME)}")
@@ -45,6 +50,7 @@ def dtype_code(dtype: np.dtype[Any], name: str) -> int:
             f"{name} has dtype {dtype.str}, of the other byte order; accepted is this machine's",
             hint=f"use {name}.astype({name}.dtype.newbyteorder('='))",
         )
+    _CODE_BY_DTYPE[dtype] = code
     return code
 
 
@@ -99,8 +105,9 @@ def _piece(array: np.ndarray[Any, Any], name: str, writable: bool) -> tuple[Any,
         )
     if writable and not array.flags.writeable:
         raise ArgumentError(f"{name} is read-only; the result would be written to it", hint="pass out=")
-    raw = array.reshape(-1).view(np.uint8)
-    return ffi.from_buffer("char[]", raw, writable), array.nbytes
+    # ml_dtypes' dtypes have no buffer protocol of their own
+    raw = array if array.dtype.kind in "fiu" else array.reshape(-1).view(np.uint8)
+    return ffi.from_buffer(BYTES, raw, writable), array.nbytes
 
 
 def _check_apart(pieces: list[tuple[Any, int]], name: str) -> None:
@@ -118,6 +125,9 @@ def as_vector(given: Any, name: str, *, writable: bool) -> Vector:
         ArgumentTypeError: no array, or a dtype that is not served.
         ArgumentError: not contiguous, read-only where it would be written, mixed dtypes, an empty list.
     """
+    if type(given) is np.ndarray:
+        code = dtype_code(given.dtype, name)
+        return Vector(given, [given], [_piece(given, name, writable)], given.size, given.dtype, code)
     several = isinstance(given, (list, tuple))
     items: Sequence[Any] = given if several else (given,)
     if not items:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rdmaring import group, memory
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
-from rdmaring.buffers import Vector, as_vector, check_overlap
+from rdmaring.buffers import BYTES, Vector, as_vector, check_overlap
 from rdmaring.chunks import even
 from rdmaring.chunks import given as given_offsets
 from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError
@@ -26,7 +26,6 @@ PLANS_MAX = 512  # cached; the oldest goes first
 # The fast path of all_reduce: names looked up once.
 from_buffer = ffi.from_buffer
 run_here = lib.rr_plan_run_here
-BYTES = ffi.typeof("char[]")
 ndarray = np.ndarray
 
 

@@ -14,7 +14,7 @@ from rdmaring.settings import Settings
 if TYPE_CHECKING:
     from rdmaring.communicator import Communicator
 
-EXCHANGES = 2  # of rr_comm_create() in a world of two or more (native/src/shm_setup.c)
+EXCHANGES = 3  # of rr_comm_create() in a world of two or more (native/src/shm_setup.c)
 RECORD_BYTES = 8192  # one rank's part of a round over a parent communicator
 
 

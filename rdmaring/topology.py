@@ -13,7 +13,8 @@ class Link:
     """Both directions of the edge between this rank and a peer.
 
     transport: "shm". ordinary: how memory that is not registered travels: "cma" (the kernel copies it
-    once) or "slots" (through shared memory, two copies). reason: why not better.
+    once; large vectors among more than two ranks) or "slots" (through shared memory, two copies). reason: why not
+    better. huge_pages: the slots lie on some.
     """
 
     rank: int
@@ -24,6 +25,7 @@ class Link:
     reason: str
     slot_bytes: int
     slot_count: int
+    huge_pages: bool
     sent_bytes: int
     received_bytes: int
     sent_slices: int
@@ -47,6 +49,7 @@ def link_of(handle: Any, rank: int, peer: int) -> Link:
         text(facts.reason),
         facts.slot_bytes,
         facts.slot_count,
+        bool(facts.huge_pages),
         facts.sent_bytes,
         facts.received_bytes,
         facts.sent_slices,

@@ -198,6 +198,7 @@ rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 		snprintf(out->reason, sizeof(out->reason), "rank %d may not read this rank's memory", peer);
 	out->slot_bytes = comm->shm.layout.slot_bytes;
 	out->slot_count = comm->shm.layout.slot_count;
+	out->huge_pages = rr_memory_is_huge((const char *)comm->shm.page + comm->shm.layout.slots);
 	out->sent_bytes = comm->engine.out[peer]->bytes + comm->mailbox_sent_bytes;
 	out->received_bytes = comm->engine.in[peer]->bytes + comm->mailbox_sent_bytes;
 	out->sent_slices = comm->engine.out[peer]->sent + comm->mailbox_sent_slices;
@@ -216,9 +217,14 @@ rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_sta
 	if (peer < 0 || peer >= comm->world)
 		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are 0..%d", peer, comm->world - 1);
 	*out = (rr_link_stats){.peer = peer};
-	if (peer != comm->rank && comm->stats.op) {
-		*out = comm->link_stats[peer];
-		out->peer = peer;
+	if (peer == comm->rank || !comm->stats.op)
+		return RR_OK;
+	if (comm->last_mailbox) {
+		out->sent_bytes = comm->last_mailbox_bytes;
+		out->received_bytes = comm->last_mailbox_bytes;
+		return RR_OK;
 	}
+	*out = comm->link_stats[peer];
+	out->peer = peer;
 	return RR_OK;
 }

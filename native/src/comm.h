@@ -60,6 +60,8 @@ struct rr_comm {
 	rr_run_stats stats;
 	uint64_t *sent_before, *received_before; /* [world] link bytes when it began */
 	rr_link_stats *link_stats;               /* [world] */
+	bool last_mailbox;                       /* the last operation was one: each peer got its bytes */
+	uint64_t last_mailbox_bytes;
 	uint64_t mailbox_sent_bytes;             /* since the beginning, to each peer */
 	uint64_t mailbox_sent_slices;
 	/* failure */

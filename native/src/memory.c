@@ -162,6 +162,25 @@ static rr_status map_at(int fd, char *address, uint64_t bytes)
 	return RR_OK;
 }
 
+bool rr_memory_is_huge(const void *address)
+{
+	char line[256];
+	unsigned long begin, end, kib;
+	bool inside = false, huge = false;
+	FILE *file = fopen("/proc/self/smaps", "r");
+
+	if (!file)
+		return false;
+	while (!huge && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+			inside = (uintptr_t)address >= begin && (uintptr_t)address < end;
+		else if (inside && sscanf(line, "ShmemPmdMapped: %lu", &kib) == 1)
+			huge = kib > 0;
+	}
+	fclose(file);
+	return huge;
+}
+
 rr_status rr_memory_alloc(uint64_t bytes, void **out)
 {
 	struct rr_region region = {.bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES};

@@ -27,6 +27,8 @@ uint64_t rr_memory_generation(void);
 bool rr_memory_find(const void *address, uint64_t bytes, struct rr_region *out);
 /* Whether the machine and our cgroup have so much left; `what` is for the error. */
 rr_status rr_memory_available(uint64_t bytes, const char *what);
+/* Whether the mapping that holds address is served by huge pages, at least in part. */
+bool rr_memory_is_huge(const void *address);
 /* Whether the region still lives. */
 bool rr_memory_lives(uint32_t id);
 /*

@@ -152,9 +152,13 @@ static void finish(struct rr_comm *comm, struct rr_work *work)
 		stats.steps = 1;
 		stats.sent_bytes = plan->vector_bytes * (uint64_t)(comm->world - 1);
 		stats.received_bytes = stats.sent_bytes;
+		comm->last_mailbox = true;
+		comm->last_mailbox_bytes = plan->vector_bytes;
 		comm->mailbox_sent_bytes += plan->vector_bytes;
 		comm->mailbox_sent_slices++;
 	} else {
+		memset(comm->link_stats, 0, (size_t)comm->world * sizeof(*comm->link_stats));
+		comm->last_mailbox = false;
 		count_engine(comm, plan, &stats);
 	}
 	comm->stats = stats;

@@ -68,6 +68,8 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void
 	rr_publish64(&page->op_done, comm->op);
 	comm->mailbox_sent_bytes += plan->vector_bytes;
 	comm->mailbox_sent_slices++;
+	comm->last_mailbox = true;
+	comm->last_mailbox_bytes = plan->vector_bytes;
 	comm->stats = (rr_run_stats){.op = comm->op, .steps = 1,
 				     .sent_bytes = plan->vector_bytes * (uint64_t)(comm->world - 1),
 				     .received_bytes = plan->vector_bytes * (uint64_t)(comm->world - 1)};

@@ -27,6 +27,18 @@ struct news { /* a message between two ranks of a node; NEWS_REGION comes with a
 	uint64_t bytes;
 };
 
+static _Atomic int64_t bytes_used;
+
+uint64_t rr_shm_bytes_used(void)
+{
+	return (uint64_t)atomic_load_explicit(&bytes_used, memory_order_relaxed);
+}
+
+void rr_shm_bytes_add(int64_t bytes)
+{
+	atomic_fetch_add_explicit(&bytes_used, bytes, memory_order_relaxed);
+}
+
 void rr_shm_wake(struct rr_page *page)
 {
 	/* Pairs with the fence in rr_wait_sleep(): either we see it sleep, or it sees what we published. */
@@ -210,6 +222,8 @@ void rr_shm_close(struct rr_shm *shm)
 		if (peer->pidfd >= 0)
 			close(peer->pidfd);
 	}
+	if (shm->page)
+		rr_shm_bytes_add(-(int64_t)shm->layout.bytes);
 	free(shm->peers);
 	free(shm->announced);
 	if (shm->memfd >= 0)

@@ -38,6 +38,7 @@ struct rr_shm_peer {
 struct rr_shm {
 	int32_t rank, world;
 	struct rr_layout layout;
+	uint8_t token[16];
 	struct rr_page *page; /* our own */
 	int memfd;
 	bool cma_wanted;
@@ -62,6 +63,10 @@ int32_t rr_shm_look(struct rr_shm *shm);
 
 /* Wake the owner of a page if it sleeps. After something was published for it. */
 void rr_shm_wake(struct rr_page *page);
+
+/* Of all segments that this process owns. */
+uint64_t rr_shm_bytes_used(void);
+void rr_shm_bytes_add(int64_t bytes);
 
 /* Sockets of a pair: see shm_socket.c. */
 int rr_shm_listen(const char *name, int backlog);

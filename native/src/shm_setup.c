@@ -1,12 +1,14 @@
 /*
  * shm_setup.c - how the ranks of a node find and map each other.
  *
- *   1 exchange   who am I, where do I listen, what is my token      (rendezvous)
- *   2 sockets    each rank connects to all lower ones; both ends send their segment's descriptor
- *   3 proof      the mapped page holds the token told in 1: the same node, whatever names say
- *   4 exchange   how it went, and whose ordinary memory can be read  (rendezvous)
+ *   1 exchange   who am I, where do I listen, what is my token, how large may slots be  (rendezvous)
+ *   2 segment    made with the smallest slots that any rank asked for
+ *   3 exchange   how that went                                       (rendezvous)
+ *   4 sockets    each rank connects to all lower ones; both ends send their segment's descriptor
+ *   5 proof      the mapped page holds the token told in 1: the same node, whatever names say
+ *   6 exchange   how it went, and whose ordinary memory can be read  (rendezvous)
  *
- * A rank that fails goes on to both exchanges, so that all fail together and name it.
+ * A rank that fails goes on to the next exchange, so that all fail together and name it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,6 +41,7 @@ struct hello {
 	uint64_t slot_bytes;
 	uint32_t slot_count;
 	uint32_t cma_wanted;
+	uint64_t token_address; /* where the token lies in that process, for the probe of CMA */
 	uint8_t token[16];
 	char boot_id[40];
 	char socket_name[40];
@@ -93,10 +96,11 @@ static void read_boot_id(char *text, size_t size)
 	fclose(file);
 }
 
-/* Slots shrink until all links fit the process's budget. */
+/* Slots shrink until all links of all communicators fit the process's budget. */
 static rr_status choose_slots(const rr_options *options, int32_t world, struct rr_layout *layout)
 {
-	uint64_t budget = options->memory_budget_bytes;
+	uint64_t used = rr_shm_bytes_used();
+	uint64_t budget = options->memory_budget_bytes > used ? options->memory_budget_bytes - used : 0;
 	uint64_t slot_bytes = options->slot_bytes;
 
 	for (;;) {
@@ -105,13 +109,14 @@ static rr_status choose_slots(const rr_options *options, int32_t world, struct r
 			return RR_OK;
 		if (slot_bytes / 2 < SLOT_BYTES_MIN)
 			return rr_fail(RR_ERR_NO_MEMORY,
-				       "links to %d ranks need at least %llu bytes, the budget is %llu (RDMARING_MEMORY_BUDGET)",
-				       world - 1, (unsigned long long)layout->bytes, (unsigned long long)budget);
+				       "links to %d ranks need at least %llu bytes; of the budget of %llu (RDMARING_MEMORY_BUDGET) %llu are left",
+				       world - 1, (unsigned long long)layout->bytes,
+				       (unsigned long long)options->memory_budget_bytes, (unsigned long long)budget);
 		slot_bytes /= 2;
 	}
 }
 
-static rr_status make_segment(struct rr_shm *shm, struct hello *hello)
+static rr_status make_segment(struct rr_shm *shm)
 {
 	rr_status status = rr_memory_available(shm->layout.bytes, "this rank's segment");
 	struct rr_page *page;
@@ -130,6 +135,7 @@ static rr_status make_segment(struct rr_shm *shm, struct hello *hello)
 	if (page == MAP_FAILED)
 		return rr_fail(RR_ERR_NO_MEMORY, "cannot map a segment of %llu bytes: %s",
 			       (unsigned long long)shm->layout.bytes, strerror(errno));
+	madvise(page, shm->layout.bytes, MADV_HUGEPAGE); /* where the kernel allows it for shared memory */
 	page->magic = RR_PAGE_MAGIC;
 	page->version = RR_PAGE_VERSION;
 	page->world = (uint32_t)shm->world;
@@ -137,9 +143,10 @@ static rr_status make_segment(struct rr_shm *shm, struct hello *hello)
 	page->pid = getpid();
 	page->start_time = process_start_time();
 	page->created_ns = rr_now_ns();
-	memcpy(page->token, hello->token, sizeof(page->token));
+	memcpy(page->token, shm->token, sizeof(page->token));
 	shm->page = page;
 	shm->peers[shm->rank].page = page;
+	rr_shm_bytes_add((int64_t)shm->layout.bytes);
 	return RR_OK;
 }
 
@@ -157,10 +164,9 @@ static rr_status check_hellos(const struct rr_shm *shm, const struct hello *hell
 		if (strncmp(other->boot_id, own->boot_id, sizeof(own->boot_id)) != 0)
 			return rr_fail(RR_ERR_SETUP, "rank %d is on another host (%.39s, here %.39s): this build has links inside one node only",
 				       r, other->boot_id, own->boot_id);
-		if (other->slot_bytes != own->slot_bytes || other->slot_count != own->slot_count)
-			return rr_fail(RR_ERR_SETUP, "rank %d has slots of %u x %llu bytes, rank %d of %u x %llu: options must be equal on all ranks",
-				       r, other->slot_count, (unsigned long long)other->slot_bytes, shm->rank,
-				       own->slot_count, (unsigned long long)own->slot_bytes);
+		if (other->slot_count != own->slot_count)
+			return rr_fail(RR_ERR_SETUP, "rank %d has %u slots a link, rank %d has %u: options must be equal on all ranks",
+				       r, other->slot_count, shm->rank, own->slot_count);
 	}
 	return RR_OK;
 }
@@ -299,12 +305,9 @@ static void probe_cma(struct rr_shm *shm, const struct hello *hellos, int32_t r)
 {
 	struct rr_shm_peer *peer = &shm->peers[r];
 	uint8_t token[16] = {0};
-	uint64_t address = (uint64_t)(uintptr_t)peer->page->token; /* where it is mapped here */
 	struct iovec local = {.iov_base = token, .iov_len = sizeof(token)};
-	struct iovec remote = {.iov_len = sizeof(token)};
+	struct iovec remote = {.iov_base = (void *)(uintptr_t)hellos[r].token_address, .iov_len = sizeof(token)};
 
-	memcpy(&address, hellos[r].message, sizeof(address)); /* where it is mapped there */
-	remote.iov_base = (void *)(uintptr_t)address;
 	if (!shm->cma_wanted || !hellos[r].cma_wanted) {
 		peer->cma_errno = ECANCELED;
 		return;
@@ -353,8 +356,10 @@ static rr_status prepare(struct rr_shm *shm, const rr_options *options, struct h
 {
 	rr_status status;
 
-	if (getrandom(hello->token, sizeof(hello->token), 0) != sizeof(hello->token))
+	if (getrandom(shm->token, sizeof(shm->token), 0) != sizeof(shm->token))
 		return rr_fail(RR_ERR_SYSTEM, "getrandom: %s", strerror(errno));
+	memcpy(hello->token, shm->token, sizeof(hello->token));
+	hello->token_address = (uint64_t)(uintptr_t)shm->token;
 	for (int i = 0; i < 16; i++)
 		snprintf(hello->socket_name + 2 * i, 3, "%02x", hello->token[i] ^ 0x5a);
 	status = choose_slots(options, shm->world, &shm->layout);
@@ -362,15 +367,20 @@ static rr_status prepare(struct rr_shm *shm, const rr_options *options, struct h
 		return status;
 	hello->slot_bytes = shm->layout.slot_bytes;
 	hello->slot_count = shm->layout.slot_count;
-	status = make_segment(shm, hello);
-	if (status < 0)
-		return status;
 	*listener = rr_shm_listen(hello->socket_name, shm->world);
 	if (*listener < 0)
 		return rr_fail(RR_ERR_SYSTEM, "cannot listen on a unix socket: %s", strerror(-*listener));
-	uint64_t address = (uint64_t)(uintptr_t)shm->page->token;
-	memcpy(hello->message, &address, sizeof(address)); /* free while the status is good */
 	return RR_OK;
+}
+
+/* A process with more communicators has less left of its budget: all take what the poorest can. */
+static void agree_on_slots(struct rr_shm *shm, const struct hello *hellos)
+{
+	uint64_t slot_bytes = shm->layout.slot_bytes;
+
+	for (int32_t r = 0; r < shm->world; r++)
+		slot_bytes = hellos[r].slot_bytes < slot_bytes ? hellos[r].slot_bytes : slot_bytes;
+	rr_layout_set(&shm->layout, (uint32_t)shm->world, slot_bytes, shm->layout.slot_count);
 }
 
 rr_status rr_shm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, void *user,
@@ -399,8 +409,10 @@ rr_status rr_shm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, vo
 		shm->peers[r].socket = shm->peers[r].pidfd = -1;
 	read_boot_id(own.boot_id, sizeof(own.boot_id));
 	status = prepare(shm, options, &own, &listener);
-	if (world == 1)
+	if (world == 1) {
+		status = status < 0 ? status : make_segment(shm);
 		goto close_listener;
+	}
 	own.status = status;
 	if (status < 0)
 		snprintf(own.message, sizeof(own.message), "%.255s", rr_error_here()->message);
@@ -411,6 +423,10 @@ rr_status rr_shm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, vo
 	if (status >= 0)
 		status = check_hellos(shm, hellos);
 	if (status < 0) /* all ranks see the same hellos, so all leave here */
+		goto close_listener;
+	agree_on_slots(shm, hellos);
+	status = exchange_outcomes(shm, exchange, user, make_segment(shm));
+	if (status < 0)
 		goto close_listener;
 	status = join_sockets(shm, listener, hellos);
 	for (int32_t r = 0; r < world && status >= 0; r++)

@@ -22,6 +22,8 @@ def test_ring_sends_what_the_formula_says(world: int, tmp_path: Path) -> None:
                 peers={str(p): list(b) for p, b in links.items() if any(b)})
         comm.all_reduce(np.ones(count, np.float32), algorithm="naive")
         say(naive=[comm.last.sent_bytes, comm.last.received_bytes])
+        comm.all_reduce(np.ones(2, np.float32), algorithm="direct1")
+        say(tiny={str(p): list(b) for p, b in comm.last_links.items()})
         """,
         tmp_path,
     )
@@ -36,6 +38,7 @@ def test_ring_sends_what_the_formula_says(world: int, tmp_path: Path) -> None:
             assert set(peers) == {right, left}
             if world > 2:
                 assert peers[right] == [share, 0] and peers[left] == [0, share]
+        assert ran.of(rank, "tiny") == {str(p): [8, 8] for p in range(world) if p != rank}
         # naive: root 0 receives N-1 vectors and sends N-1: (N-1)/N of what all ranks receive in the reduce half
         sent, received = ran.of(rank, "naive")
         busy = (world - 1) * vector_bytes
@@ -75,3 +78,69 @@ def test_memory_of_links_is_bounded(tmp_path: Path) -> None:
         assert ran.of(rank, "per_link") <= 8 << 20
         # three links out, three in, scratch of two rounds: far below the 64 MiB vector
         assert ran.of(rank, "grown") < 24 << 10, ran.output
+
+
+def test_slots_shrink_to_the_budget_or_the_set_up_says_so(tmp_path: Path) -> None:
+    source = """
+        said_error(lambda: say(slot=rr.init(timeout_s=20).links[0].slot_bytes))
+        """
+    small = run_world(3, source, tmp_path, env={"RDMARING_MEMORY_BUDGET": str(1 << 20)})
+    assert small.code == 0, small.output
+    assert small.of(1, "slot") < 256 << 10
+    none = run_world(3, source, tmp_path, env={"RDMARING_MEMORY_BUDGET": "10000"})
+    for rank in range(3):
+        assert none.of(rank, "error") == "OutOfMemoryError", none.output
+        assert "of the budget of 10000 (RDMARING_MEMORY_BUDGET)" in none.of(rank, "text")
+
+
+def test_the_budget_is_of_the_process(tmp_path: Path) -> None:
+    """More communicators, smaller slots; a rank that has fewer takes what the others can."""
+    ran = run_world(
+        2,
+        """
+        comm = rr.init(timeout_s=20)
+        alone = comm.split(comm.rank) if True else None
+        more = [comm.dup() for _ in range(4)]
+        sizes = [c.links[0].slot_bytes for c in (comm, *more)]
+        for c in more:
+            x = np.ones(300000); c.all_reduce(x); assert (x == 2).all()
+        say(sizes=sizes)
+        """,
+        tmp_path,
+        env={"RDMARING_MEMORY_BUDGET": str(8 << 20)},
+    )
+    assert ran.code == 0, ran.output
+    sizes = ran.of(0, "sizes")
+    assert sizes == ran.of(1, "sizes") and sizes[0] == 256 << 10
+    assert sizes[-1] < sizes[0] and sum(2 * 4 * size for size in sizes) <= 8 << 20
+
+
+def test_waiting_and_idle_ranks_use_no_cpu(tmp_path: Path) -> None:
+    ran = run_world(
+        3,
+        """
+        comm = rr.init(timeout_s=30)
+        comm.barrier()
+        begin = time.process_time()
+        time.sleep(1.0)
+        idle = time.process_time() - begin
+        comm.barrier()
+        if comm.rank == 0:
+            time.sleep(1.0)
+        begin = time.process_time()
+        comm.all_reduce(np.ones(100000))
+        waited = time.process_time() - begin
+        begin = time.process_time()
+        work = None if comm.rank == 0 else comm.all_reduce(np.ones(100000), async_op=True)
+        time.sleep(1.0)
+        outstanding = time.process_time() - begin
+        (work or comm.all_reduce(np.ones(100000), async_op=True)).wait()
+        say(idle=idle, waited=waited, outstanding=outstanding)
+        """,
+        tmp_path,
+    )
+    assert ran.code == 0, ran.output
+    for rank in range(3):
+        assert ran.of(rank, "idle") < 0.02
+        assert ran.of(rank, "waited") < 0.2, "a second of waiting sleeps after a few milliseconds"
+        assert ran.of(rank, "outstanding") < 0.2
