@@ -42,6 +42,7 @@ class Work:
         self._keep = keep
         self._result = result
         self._stats: RunStats | None = None
+        self._links: dict[int, tuple[int, int]] = {}
         self._error: RdmaringError | None = None  # of a work that outlived its communicator
 
     def done(self) -> bool:
@@ -82,10 +83,23 @@ class Work:
             self._read_stats()
         return self._stats
 
+    @property
+    def links(self) -> dict[int, tuple[int, int]]:
+        """Of the finished operation: peer -> (bytes sent, bytes received). Empty before."""
+        if not self._links and self._handle is not None:
+            self._read_stats()
+        return self._links
+
     def _read_stats(self) -> None:
         record = ffi.new("rr_run_stats *")
-        if lib.rr_work_stats(self._handle, record) != AGAIN:
-            self._stats = run_stats(record)
+        if lib.rr_work_stats(self._handle, record) == AGAIN:
+            return
+        self._stats = run_stats(record)
+        link = ffi.new("rr_link_stats *")
+        for peer in range(self._comm.size):
+            if peer != self._comm.rank:
+                check(lib.rr_work_link_stats(self._handle, peer, link))
+                self._links[peer] = (link.sent_bytes, link.received_bytes)
 
     def _settle(self) -> None:
         """Give the native handle back; only of a work that is done."""

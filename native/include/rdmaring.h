@@ -226,6 +226,7 @@ RR_API rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t i
 /* Waits at most wait_ns: RR_AGAIN if the run goes on. A run's error is returned each time. */
 RR_API rr_status rr_work_wait(rr_work *work, uint64_t wait_ns);
 RR_API rr_status rr_work_stats(const rr_work *work, rr_run_stats *out);
+RR_API rr_status rr_work_link_stats(const rr_work *work, int32_t peer, rr_link_stats *out);
 /* RR_AGAIN while the run goes on; then it stays, and the buffers too. */
 RR_API rr_status rr_work_free(rr_work *work);
 /* Of the communicator's last finished run. */

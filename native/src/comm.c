@@ -212,19 +212,46 @@ rr_status rr_comm_last_stats(const rr_comm *comm, rr_run_stats *out)
 	return RR_OK;
 }
 
+rr_link_stats rr_comm_link_stats(const struct rr_comm *comm, int32_t peer)
+{
+	rr_link_stats stats = {.peer = peer};
+
+	if (peer == comm->rank || !comm->stats.op)
+		return stats;
+	if (comm->last_mailbox) {
+		stats.sent_bytes = comm->last_mailbox_bytes;
+		stats.received_bytes = comm->last_mailbox_bytes;
+		return stats;
+	}
+	stats = comm->link_stats[peer];
+	stats.peer = peer;
+	return stats;
+}
+
+static rr_status check_peer(int32_t peer, int32_t world)
+{
+	if (peer >= 0 && peer < world)
+		return RR_OK;
+	return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are 0..%d", peer, world - 1);
+}
+
 rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_stats *out)
 {
-	if (peer < 0 || peer >= comm->world)
-		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are 0..%d", peer, comm->world - 1);
-	*out = (rr_link_stats){.peer = peer};
-	if (peer == comm->rank || !comm->stats.op)
-		return RR_OK;
-	if (comm->last_mailbox) {
-		out->sent_bytes = comm->last_mailbox_bytes;
-		out->received_bytes = comm->last_mailbox_bytes;
-		return RR_OK;
-	}
-	*out = comm->link_stats[peer];
-	out->peer = peer;
+	rr_status status = check_peer(peer, comm->world);
+
+	if (status >= 0)
+		*out = rr_comm_link_stats(comm, peer);
+	return status;
+}
+
+rr_status rr_work_link_stats(const rr_work *work, int32_t peer, rr_link_stats *out)
+{
+	rr_status status = check_peer(peer, work->world);
+
+	if (status < 0)
+		return status;
+	if (rr_observe32(&work->state) != RR_WORK_DONE)
+		return RR_AGAIN;
+	*out = work->link_stats[peer];
 	return RR_OK;
 }

@@ -24,6 +24,7 @@ enum rr_work_state { RR_WORK_QUEUED = 0, RR_WORK_RUNNING = 1, RR_WORK_DONE = 2 }
 struct rr_work {
 	struct rr_comm *comm;
 	struct rr_plan *plan;
+	int32_t world;
 	uint64_t op;
 	struct rr_buffer input, output;
 	const void *input_address; /* of one piece: of the first byte this rank holds */
@@ -36,6 +37,7 @@ struct rr_work {
 	rr_status status;
 	rr_error error;
 	rr_run_stats stats;
+	rr_link_stats *link_stats; /* [world] of an asynchronous work; NULL of a blocking call */
 	struct rr_work *next;
 };
 
@@ -79,6 +81,8 @@ struct rr_comm {
 };
 
 /* comm.c */
+/* What the last finished operation moved to and from each rank. */
+rr_link_stats rr_comm_link_stats(const struct rr_comm *comm, int32_t peer);
 /* Whether the communicator may be used by this process; else the error. */
 rr_status rr_comm_usable(struct rr_comm *comm);
 rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes);

@@ -167,6 +167,8 @@ static void finish(struct rr_comm *comm, struct rr_work *work)
 	if (!comm->first)
 		comm->last = NULL;
 	work->stats = stats;
+	for (int32_t r = 0; work->link_stats && r < comm->world; r++)
+		work->link_stats[r] = rr_comm_link_stats(comm, r);
 	work->status = RR_OK;
 	atomic_fetch_sub_explicit(&comm->unfinished, 1, memory_order_relaxed);
 	rr_publish32(&work->state, RR_WORK_DONE); /* pairs with rr_work_wait() */

@@ -34,6 +34,7 @@ static void set_work(struct rr_work *work, struct rr_plan *plan, const void *inp
 	struct rr_comm *comm = plan->comm;
 
 	work->comm = comm;
+	work->world = comm->world;
 	work->plan = plan;
 	work->input_address = input;
 	work->output_address = output;
@@ -202,6 +203,14 @@ static rr_status set_extents(struct rr_work *work, struct rr_plan *plan, const r
 	return RR_OK;
 }
 
+static void free_parts(struct rr_work *work)
+{
+	free(work->link_stats);
+	free(work->extents);
+	free(work->starts);
+	free(work);
+}
+
 rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
 			uint32_t output_count, uint64_t timeout_ns, rr_work **out)
 {
@@ -219,7 +228,10 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 	if (!work)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a work");
 	set_work(work, plan, input_count ? input[0].address : NULL, output_count ? output[0].address : NULL, timeout_ns);
-	if (input_count > 1 || output_count > 1)
+	work->link_stats = calloc((size_t)comm->world, sizeof(*work->link_stats));
+	if (!work->link_stats)
+		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for a work's statistics");
+	else if (input_count > 1 || output_count > 1)
 		status = set_extents(work, plan, input, input_count, output, output_count);
 	if (status < 0)
 		goto free_work;
@@ -241,9 +253,7 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 	return RR_OK;
 
 free_work:
-	free(work->extents);
-	free(work->starts);
-	free(work);
+	free_parts(work);
 	return status;
 }
 
@@ -270,8 +280,6 @@ rr_status rr_work_free(rr_work *work)
 {
 	if (rr_observe32(&work->state) != RR_WORK_DONE)
 		return RR_AGAIN;
-	free(work->extents);
-	free(work->starts);
-	free(work);
+	free_parts(work);
 	return RR_OK;
 }

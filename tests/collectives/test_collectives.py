@@ -292,3 +292,27 @@ def test_bits_do_not_depend_on_slots_or_memory(tmp_path: Path) -> None:
         assert ran.code == 0, ran.output
         hashes |= {tuple(ran.of(rank, "found")) for rank in range(3)}
     assert len(hashes) == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_more_elements_than_32_bits_count(tmp_path: Path) -> None:
+    ran = run_world(
+        2,
+        """
+        comm = rr.init(timeout_s=300)
+        count = (1 << 32) + 5
+        x = comm.empty(count, np.int8)
+        x[::1 << 20] = comm.rank + 1
+        x[-3:] = comm.rank + 5
+        for algorithm in (None, "ring"):
+            comm.all_reduce(x, algorithm=algorithm)
+        assert (x[-3:] == 22).all() and (x[:-3:1 << 20] == 6).all() and not x[1 << 32 | 1]
+        assert int(np.count_nonzero(x)) == (1 << 12) + 1 + 3
+        say(ok=True)
+        """,
+        tmp_path,
+        timeout_s=550,
+    )
+    assert ran.code == 0, ran.output
+    assert ran.of(1, "ok")

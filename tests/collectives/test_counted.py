@@ -20,6 +20,10 @@ def test_ring_sends_what_the_formula_says(world: int, tmp_path: Path) -> None:
             last, links = comm.last, comm.last_links
             say(ring=[last.steps, last.sent_bytes, last.received_bytes],
                 peers={str(p): list(b) for p, b in links.items() if any(b)})
+        work = comm.all_reduce(np.ones(count, np.float32), algorithm="ring", async_op=True)
+        comm.barrier()
+        work.wait()
+        assert work.stats.steps == 2 * (comm.size - 1) and work.links == links, (work.links, links)
         comm.all_reduce(np.ones(count, np.float32), algorithm="naive")
         say(naive=[comm.last.sent_bytes, comm.last.received_bytes])
         comm.all_reduce(np.ones(2, np.float32), algorithm="direct1")
