@@ -6,7 +6,13 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from rdmaring._rdmaring import ffi, lib
+try:
+    from rdmaring._rdmaring import ffi, lib
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "rdmaring's extension is not built here: this is the source tree, found before an installed rdmaring. "
+        "Run `pip install .`, and start Python in another folder."
+    ) from error
 from rdmaring.errors import BY_STATUS, RdmaringError
 
 __all__ = ["AGAIN", "OK", "check", "error_here", "ffi", "lib", "with_exchange"]

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# The installed command: `python -m` would find the source tree in the working directory first.
+RDMARING = str(Path(sys.executable).with_name("rdmaring"))
+
 PRELUDE = """
 import json, os, signal, sys, threading, time
 import numpy as np
@@ -59,7 +62,7 @@ def run_world(
     """``source`` on ``world`` ranks under `rdmaring run`; survivors go on when one fails."""
     script = tmp_path / "ranks.py"
     script.write_text(PRELUDE + textwrap.dedent(source))
-    line = [sys.executable, "-m", "rdmaring.cli.main", "run", "-n", str(world), *options, str(script), *args]
+    line = [RDMARING, "run", "-n", str(world), *options, str(script), *args]
     done = subprocess.run(
         line,
         env={**os.environ, **(env or {})},

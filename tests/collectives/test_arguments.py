@@ -117,7 +117,9 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
     )
     env = {**os.environ, "RDMARING_SECRET": "of this test"}
     ranks = [
-        subprocess.Popen([sys.executable, "-c", script, str(r)], env=env, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(r)], env=env, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        )
         for r in (0, 2)
     ]
     for rank in ranks:
@@ -125,7 +127,7 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
         assert "1" in text and "3" in text and "rank" in text, text
 
 
-def test_explicit_arguments() -> None:
+def test_explicit_arguments(tmp_path: Path) -> None:
     script = (
         "import rdmaring as rr, numpy as np, sys\n"
         "with rr.init(int(sys.argv[1]), 2, '127.0.0.1:29823', timeout_s=30) as c:\n"
@@ -133,7 +135,9 @@ def test_explicit_arguments() -> None:
     )
     env = {**os.environ, "RDMARING_SECRET": "of this test"}
     ranks = [
-        subprocess.Popen([sys.executable, "-c", script, str(r)], env=env, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(r)], env=env, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        )
         for r in range(2)
     ]
     assert [rank.communicate(timeout=60)[0].strip() for rank in ranks] == ["3.0", "3.0"]
@@ -153,6 +157,7 @@ def test_torchrun_environment(tmp_path: Path) -> None:
             env={**env, "RANK": str(r), "LOCAL_RANK": str(r)},
             stdout=subprocess.PIPE,
             text=True,
+            cwd=tmp_path,
         )
         for r in range(2)
     ]

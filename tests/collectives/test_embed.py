@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from worlds import RDMARING
 
 import rdmaring
 
@@ -30,7 +30,7 @@ def run(embed: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def ring_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("schedules") / "ring2.rows"
-    line = [sys.executable, "-m", "rdmaring.cli.main", "schedule", "ring", "-n", "2", "--save", str(path)]
+    line = [RDMARING, "schedule", "ring", "-n", "2", "--save", str(path)]
     subprocess.run(line, check=True, capture_output=True)
     return path
 
