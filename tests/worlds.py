@@ -20,8 +20,11 @@ import json, os, signal, sys, threading, time
 import numpy as np
 import rdmaring as rr
 
+saying = threading.Lock()
+
 def say(**what):
-    print("SAY " + json.dumps(what), flush=True)
+    with saying:
+        print("SAY " + json.dumps(what), flush=True)
 
 def said_error(call):
     begin = time.monotonic()

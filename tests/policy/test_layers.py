@@ -20,7 +20,7 @@ LEVELS = {
     "_native": 2,
     "schedule": 2,
     "rendezvous": 2,
-    "settings": 2,
+    "settings": 3,
     "buffers": 3,
     "chunks": 3,
     "choice": 3,

@@ -301,7 +301,7 @@ def simd_name_under(value: str | None) -> str:
         environment["RDMARING_SIMD"] = value
     code = "from rdmaring._native import ffi, lib; print(ffi.string(lib.rr_simd_name()).decode())"
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd="/").stdout.strip()
 
 
 def test_the_environment_lowers_the_level() -> None:
