@@ -11,9 +11,11 @@ from dataclasses import dataclass
 MAILBOX_BYTES_MAX = 16384  # what a mailbox holds (native/src/page.h)
 MAILBOX_WORLD_MAX = 64
 
-# All-reduce through mailboxes: every rank reads every payload whole, N times the work of two-shot.
-MAILBOX_BYTES = {2: 8192, 3: 4096, 4: 4096}
-MAILBOX_BYTES_MANY = 2048
+# All-reduce through mailboxes: every rank reads every payload whole, N times the work of two-shot, and
+# meets the others once instead of twice. With two ranks on two CPUs a meeting is cheap; with more ranks
+# than CPUs it is a round of context switches.
+MAILBOX_BYTES_OF_TWO = 8192
+MAILBOX_READ_BYTES_MAX = 131072  # by one rank in all: bounds what wide worlds take through mailboxes
 DIRECT_WORLD_MAX = 32  # two-shot opens a link to every rank; wider worlds take the ring
 
 SLICE_BYTES = 256 << 10
@@ -32,7 +34,9 @@ class Choice:
 
 def mailbox_bytes(world: int) -> int:
     """The largest all-reduce that goes through mailboxes."""
-    return 0 if world > MAILBOX_WORLD_MAX else MAILBOX_BYTES.get(world, MAILBOX_BYTES_MANY)
+    if world > MAILBOX_WORLD_MAX:
+        return 0
+    return MAILBOX_BYTES_OF_TWO if world == 2 else min(MAILBOX_BYTES_MAX, MAILBOX_READ_BYTES_MAX // world)
 
 
 def choose(collective: str, nbytes: int, world: int) -> Choice:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from rdmaring import chunks
 from rdmaring._native import check, ffi, lib
 from rdmaring.buffers import FLOAT_CODES, REDOP_CODE
-from rdmaring.choice import MAILBOX_BYTES_MAX, SCRATCH_CELL_BYTES, Choice, choose, slice_bytes
+from rdmaring.choice import (
+    MAILBOX_BYTES_MAX,
+    MAILBOX_WORLD_MAX,
+    SCRATCH_CELL_BYTES,
+    SLICE_BYTES,
+    Choice,
+    choose,
+)
 from rdmaring.errors import ArgumentError
 from rdmaring.schedule import ScheduleError, algorithms_of, generate
 from rdmaring.schedule.encode import encode_rank
@@ -71,8 +78,8 @@ def _forced(shape: Shape, world: int) -> Choice:
             f"algorithm is {algorithm!r}; accepted for {collective} are {', '.join(algorithms_of(collective))}"
         )
     nbytes = shape.count * shape.element_bytes
-    mailbox = algorithm == "direct1" and nbytes <= MAILBOX_BYTES_MAX and world <= 64
-    return Choice(algorithm, mailbox, slice_bytes(nbytes, world), "forced")
+    mailbox = algorithm == "direct1" and nbytes <= MAILBOX_BYTES_MAX and world <= MAILBOX_WORLD_MAX
+    return Choice(algorithm, mailbox, SLICE_BYTES, "forced")
 
 
 def choice_of(shape: Shape, world: int) -> Choice:
