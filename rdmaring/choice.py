@@ -48,24 +48,6 @@ def choose(collective: str, nbytes: int, world: int) -> Choice:
             SLICE_BYTES,
             f"{nbytes} bytes fit a mailbox (up to {mailbox_bytes(world)} bytes among {world} ranks): one hop",
         )
-    if world <= DIRECT_WORLD_MAX and collective in (
-        "all_reduce",
-        "reduce_scatter",
-        "all_gather",
-        "reduce",
-        "broadcast",
-    ):
-        return Choice(
-            "direct",
-            False,
-            slice_bytes(nbytes, world),
-            f"all {world} ranks share memory: fewest steps and passes over it",
-        )
-    return Choice(
-        "ring", False, slice_bytes(nbytes, world), f"{world} ranks: two links a rank, 2(N-1)/N of the vector sent"
-    )
-
-
-def slice_bytes(nbytes: int, world: int) -> int:
-    """Slices small enough to overlap, large enough to be cheap."""
-    return SLICE_BYTES
+    if world <= DIRECT_WORLD_MAX:
+        return Choice("direct", False, SLICE_BYTES, f"all {world} ranks share memory: fewest steps and passes over it")
+    return Choice("ring", False, SLICE_BYTES, f"{world} ranks: two links a rank, 2(N-1)/N of the vector sent")
