@@ -98,6 +98,7 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a communicator");
 	comm->rank = rank;
 	comm->world = world;
+	rr_drive_watch_forks();
 	comm->process_mark = rr_drive_process_mark();
 	comm->shm.memfd = -1;
 	status = check_options(&comm->options, options);

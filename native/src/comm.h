@@ -115,6 +115,8 @@ void rr_drive_leave(struct rr_comm *comm);
 /* Hand unfinished works to the progress thread, which starts if it is not there. */
 rr_status rr_drive_hand_over(struct rr_comm *comm);
 void rr_drive_forget(struct rr_comm *comm);
+/* Before the first communicator is made. */
+void rr_drive_watch_forks(void);
 /* Differs in a child of the process that made a communicator. */
 uint64_t rr_drive_process_mark(void);
 

@@ -46,9 +46,13 @@ static void watch_forks(void)
 	pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-uint64_t rr_drive_process_mark(void)
+void rr_drive_watch_forks(void)
 {
 	pthread_once(&fork_once, watch_forks);
+}
+
+uint64_t rr_drive_process_mark(void)
+{
 	return rr_own64(&process_mark);
 }
 

@@ -1,4 +1,5 @@
 /* run.c - runs of plans: blocking, bound, and asynchronous. Check, enqueue, drive. */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "order.h"
 #include "status.h"
 
+#define TINY_YIELDS 16u /* then the message waits as an operation in the queue */
 #define RETURN_NS (50 * RR_NS_PER_MS) /* an interpreter wants to look at its signals */
 
 static rr_status plan_usable(const struct rr_plan *plan)
@@ -57,11 +59,16 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void
 	comm->op++;
 	rr_publish64(&page->entries[comm->op % RR_ENTRY_COUNT], rr_entry(comm->op, plan->descriptor_index));
 	rr_mailbox_post(&comm->mailbox, plan, &from);
-	for (uint32_t spin = 0; spin <= comm->pauses; spin++) {
+	for (uint32_t spin = 0; spin <= comm->pauses + TINY_YIELDS; spin++) {
 		status = rr_mailbox_poll(&comm->mailbox, plan, &to);
 		if (status != RR_AGAIN)
 			break;
-		rr_pause();
+		if (spin < comm->pauses) {
+			rr_pause();
+			continue;
+		}
+		rr_mailbox_ring(&comm->mailbox);
+		sched_yield();
 	}
 	rr_mailbox_ring(&comm->mailbox);
 	if (status != RR_OK)
