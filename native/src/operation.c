@@ -12,12 +12,13 @@
 /*
  * From how many bytes on ordinary memory is read by the kernel (CMA) instead of copied through slots. The
  * kernel's copy is slower than ours (it pins every page), so it pays only where slots cost more copies
- * than it: with two ranks never, with more from where vectors and slots together outgrow the caches.
+ * than it: with two ranks never, with more the earlier the more there are (a result is copied into a slot
+ * for every peer).
  * Measured; docs/BENCHMARKS.md.
  */
 static uint64_t cma_bytes_min(int32_t world)
 {
-	return world <= 2 ? UINT64_MAX : 16u << 20;
+	return world <= 2 ? UINT64_MAX : world <= 4 ? 16u << 20 : 1u << 20;
 }
 
 void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work)
