@@ -85,7 +85,13 @@ def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
         return np.asarray(given)
     if hasattr(given, "__dlpack__"):
         try:
-            return np.from_dlpack(given)
+            array = np.from_dlpack(given)
+            if not array.flags.writeable and hasattr(given, "__array__"):
+                # numpy before 2.1 takes every import for read-only; torch's __array__ shares the same memory
+                other = np.asarray(given)
+                same = other.ctypes.data == array.ctypes.data and other.dtype == array.dtype
+                return other if same else array
+            return array
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise ArgumentTypeError(f"{name} is a {type(given).__name__} that numpy cannot share: {error}") from None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import subprocess
 import sys
@@ -89,6 +90,33 @@ def test_partial_overlap(alone: Any) -> None:
     assert x.tolist() == [0, 1, 2, 3, 4] * 2
 
 
+class OfAnotherLibrary:
+    """What torch and others offer: DLPack, and nothing else."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.data = np.array(values, np.float32)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.data.__dlpack_device__()
+
+
+def test_other_arrays_are_used_in_place(alone: Any) -> None:
+    given = OfAnotherLibrary([1.0, 2.0])
+    assert alone.all_reduce(given, scale=3.0) is given
+    assert given.data.tolist() == [3.0, 6.0]
+    buffer = array.array("d", [1.0, 2.0, 3.0])
+    assert alone.all_reduce(buffer, scale=2.0) is buffer
+    assert buffer.tolist() == [2.0, 4.0, 6.0]
+    with pytest.raises(ValueError, match="x is read-only"):
+        alone.all_reduce(bytes(8))
+    out = np.zeros(8, np.uint8)
+    alone.all_reduce(bytes(range(8)), out=out)
+    assert out.tolist() == list(range(8))
+
+
 def test_closed() -> None:
     comm = rr.init(0, 1)
     x = np.ones(2)
@@ -100,6 +128,29 @@ def test_closed() -> None:
     for call in (lambda: comm.all_reduce(x), lambda: comm.barrier(), lambda: comm.empty(3), lambda: comm.links):
         with pytest.raises(rr.ClosedError, match="is closed"):
             call()
+
+
+def test_what_is_checked_once_is_checked_again_when_it_changed(alone: Any) -> None:
+    """Small arrays are remembered: a changed one is not taken for what it was."""
+    x = np.full(4, 7.0)
+    for _ in range(3):
+        assert alone.all_reduce(x) is x
+    x.flags.writeable = False
+    with pytest.raises(ValueError, match="x is read-only"):
+        alone.all_reduce(x)
+    x.flags.writeable = True
+    alone.all_reduce(x)
+    view = x.view(np.int64)
+    assert alone.all_reduce(view) is view and x.tolist() == [7.0] * 4
+    addresses = set()
+    for value in range(300):  # many short-lived arrays at few addresses
+        y = np.full(3, float(value))
+        addresses.add(id(y))
+        assert alone.all_reduce(y).tolist() == [value] * 3
+        del y
+    assert alone.all_reduce(np.full(3, 5, np.float32)).dtype == np.float32
+    with pytest.raises(TypeError, match="x is a int"):
+        alone.all_reduce(3)
 
 
 def test_init_arguments() -> None:
