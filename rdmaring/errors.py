@@ -30,7 +30,8 @@ class RdmaringError(Exception):
         op: int | None = None,
         row: int | None = None,
     ) -> None:
-        super().__init__(f"{cause}. {hint[0].upper()}{hint[1:]}." if hint else cause)
+        advice = f". {hint[0].upper()}{hint[1:]}{'' if hint[-1] in '.?!' else '.'}" if hint else ""
+        super().__init__(cause + advice)
         self.cause = cause
         self.hint = hint
         self.rank = rank

@@ -142,6 +142,7 @@ static void adopt(struct rr_comm *comm, int32_t r)
 	error.hint[sizeof(error.hint) - 1] = 0;
 	switch ((rr_status)error.status) {
 	case RR_ERR_PEER_DIED:
+	case RR_ERR_PEER_CLOSED:
 	case RR_ERR_MISMATCH:
 		if (error.peer == comm->rank && error.status == RR_ERR_MISMATCH)
 			error.peer = r;
@@ -153,7 +154,7 @@ static void adopt(struct rr_comm *comm, int32_t r)
 		return;
 	case RR_OK: case RR_AGAIN: case RR_ERR_ARGUMENT: case RR_ERR_NO_MEMORY: case RR_ERR_UNSUPPORTED:
 	case RR_ERR_SCHEDULE: case RR_ERR_LINK: case RR_ERR_PROTOCOL: case RR_ERR_TIMEOUT:
-	case RR_ERR_PEER_FAILED: case RR_ERR_PEER_CLOSED: case RR_ERR_CLOSED: case RR_ERR_FORKED:
+	case RR_ERR_PEER_FAILED: case RR_ERR_CLOSED: case RR_ERR_FORKED:
 	case RR_ERR_SYSTEM: case RR_ERR_SETUP:
 		break;
 	}
@@ -178,8 +179,8 @@ static bool look_at_peer(struct rr_comm *comm, int32_t r, const struct rr_work *
 		return true;
 	}
 	if (state == RR_PAGE_CLOSED) {
-		rr_fail(RR_ERR_PEER_CLOSED, "rank %d closed its communicator; this rank is in op %llu (%s)", r,
-			(unsigned long long)work->op, rr_collective_name(work->plan->descriptor.collective));
+		rr_fail(RR_ERR_PEER_CLOSED, "rank %d closed its communicator; rank %d is in op %llu (%s)", r,
+			comm->rank, (unsigned long long)work->op, rr_collective_name(work->plan->descriptor.collective));
 		rr_error_here()->peer = r;
 		strcpy(rr_error_here()->hint, "a rank returned early: make the same calls on all ranks before close()");
 		rr_watch_fail(comm, rr_error_here());
