@@ -18,7 +18,7 @@
  */
 static uint64_t cma_bytes_min(int32_t world)
 {
-	return world <= 2 ? UINT64_MAX : world <= 4 ? 16u << 20 : 1u << 20;
+	return world <= 2 ? UINT64_MAX : world <= 4 ? 4u << 20 : 1u << 20;
 }
 
 void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work)
