@@ -67,7 +67,6 @@ struct rr_page {
 
 	alignas(RR_CACHE_LINE) _Atomic uint64_t op_done; /* the last finished operation; ops count from 1 */
 	_Atomic uint64_t position;                        /* row << 32 | slice of the operation in flight */
-	_Atomic uint64_t waiting_since_ns;                /* 0: not waiting */
 
 	alignas(RR_CACHE_LINE) _Atomic uint64_t entries[RR_ENTRY_COUNT];
 	struct rr_open opens[RR_ENTRY_COUNT];

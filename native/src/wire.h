@@ -96,7 +96,7 @@ struct rr_data {
 	uint32_t order; /* this is the order-th row on this link in this operation */
 	uint32_t slice;
 	uint32_t bytes;
-	uint32_t epoch;
+	uint32_t epoch; /* 0 on shared memory: a segment lives as long as its communicator */
 	uint32_t mode; /* enum rr_mode */
 	uint32_t slot; /* which payload slot, for RR_MODE_SLOT */
 	uint64_t coordinate; /* SOURCE and CMA: where in the sender's buffer */

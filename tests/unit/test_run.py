@@ -364,6 +364,7 @@ def test_ranks_and_their_children_die_with_a_killed_launcher(tmp_path: Path) -> 
         found = pids(tmp_path, 3)
         process.kill()
         until(lambda: not any(lives(pid) for pid in found), 2)
+        assert [pid for pid in found if lives(pid)] == []
 
 
 def test_the_guard_leaves_with_the_launcher(tmp_path: Path) -> None:

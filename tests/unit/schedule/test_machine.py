@@ -31,7 +31,7 @@ def expected(
     return [(offsets[r], inputs[r][offsets[r] : offsets[r + 1]]) for r in range(schedule.world)]
 
 
-def run_once(schedule: Schedule, seed: int) -> None:
+def check_once(schedule: Schedule, seed: int) -> None:
     choose = random.Random(seed)
     count = choose.choice((0, 1, schedule.world, *(choose.randrange(2, 40) for _ in range(5))))
     cuts = sorted(choose.randint(0, count) for _ in range(schedule.chunk_count - 1))
@@ -60,7 +60,7 @@ def run_once(schedule: Schedule, seed: int) -> None:
 def test_results_are_those_of_numpy(name: tuple[str, str]) -> None:
     for schedule in schedules(range(1, 7), [name]):
         for seed in range(12):
-            run_once(schedule, seed)
+            check_once(schedule, seed)
 
 
 def test_a_dropped_dependency_shows_as_a_wrong_sum() -> None:
@@ -71,7 +71,7 @@ def test_a_dropped_dependency_shows_as_a_wrong_sum() -> None:
     wrong = 0
     for seed in range(60):
         try:
-            run_once(broken, seed)
+            check_once(broken, seed)
         except AssertionError:
             wrong += 1
     assert wrong > 0
