@@ -14,6 +14,12 @@
  *   SOURCE   NULL: nothing to fill    the sender's memory, mapped here
  *   WRITE    the receiver's memory    the receiver's own memory, already filled
  *   CMA      NULL: nothing to fill    `landing` if given, filled now; else a bounce buffer
+ *   STREAM   NULL: nothing to fill    `landing` if given, filled now; else a bounce buffer
+ *
+ * Far links (STREAM and RDMA) send out of `pieces`, the sender's own memory after the pass, where they
+ * can; reserve then gives NULL, and commit sets `held`: released() counts a transfer once the memory is
+ * its owner's again. Where an RDMA link cannot (memory without a key, many pieces) reserve gives a slot
+ * of its staging, in the modes SLOT and WRITE alike.
  *
  * Implied transfers. What is read in place out of a sender's INPUT (SOURCE, CMA) is there from its OPEN
  * on, and stays until it is released: no DATA is sent. Both ends count it in its turn; the receiver may
@@ -25,11 +31,21 @@
 #define RR_LINK_H
 
 #include <stdbool.h>
+#include <sys/uio.h>
 
 #include "rdmaring.h"
 #include "wire.h"
 
+#define RR_PIECES_MAX 16u /* a slice in more pieces than these is packed first */
+
 struct rr_link;
+
+/* What a link can do, known to both ends: it decides, with both OPENs, the mode of a transfer. */
+enum rr_link_kind {
+	RR_LINK_MAPPED = 0, /* the ends map each other's pages */
+	RR_LINK_STREAM = 1, /* bytes are pushed and landed by the receiver */
+	RR_LINK_RDMA = 2    /* the sender writes slots or memory that the receiver granted */
+};
 
 /* One slice on its way. */
 struct rr_transfer {
@@ -42,6 +58,9 @@ struct rr_transfer {
 	uint64_t coordinate;      /* sender, or implied: byte offset in `buffer` */
 	enum rr_buffer_id buffer; /* SLOT: unused; SOURCE, CMA: the sender's; WRITE: the receiver's */
 	bool implied;             /* see above; coordinate is then known to the receiver, too */
+	/* far sender: where the bytes lie after the pass; count 0: in more than RR_PIECES_MAX pieces */
+	struct iovec pieces[RR_PIECES_MAX];
+	uint32_t piece_count;
 };
 
 struct rr_link_ops {
@@ -70,6 +89,22 @@ struct rr_link_ops {
 
 	/* Wake the peer if it sleeps. Called once a pass over all that was committed and released. */
 	void (*flush)(struct rr_link *out);
+
+	/* ---- far links; NULL elsewhere ---- */
+
+	/* Move what is under way. Called for both directions once a pass. Errors are the link's. */
+	rr_status (*progress)(struct rr_link *link);
+	/*
+	 * A tiny message, at most RR_MAILBOX_BYTES: numbered by the mailbox, at most one ahead of the receiver.
+	 * The payload is copied. tiny_peek: *payload stays valid until the next tiny_peek of another serial.
+	 */
+	rr_status (*tiny_post)(struct rr_link *out, uint64_t tag, const void *payload, uint32_t bytes);
+	rr_status (*tiny_peek)(struct rr_link *in, uint32_t serial, uint64_t *tag, const void **payload, uint32_t *bytes);
+	/* After an error: when it returns nobody touches this rank's memory by this link any more. May be NULL. */
+	void (*sever)(struct rr_link *link);
+	/* How the edge is served, for people: device, rail, and why not better. May be NULL. */
+	void (*describe)(struct rr_link *link, rr_link_facts *facts);
+
 	void (*close)(struct rr_link *link);
 };
 
@@ -77,9 +112,10 @@ struct rr_link_ops {
 struct rr_link {
 	const struct rr_link_ops *ops;
 	int32_t peer;
+	enum rr_link_kind kind;
 	bool cma; /* the receiver may read the sender's ordinary memory */
 	bool dirty; /* something was committed, released or opened since the last flush */
-	bool held;  /* the receiver may still read the sender's memory: wait for its releases */
+	bool held;  /* the sender's memory may still be read: wait for released(); set by commit, cleared by the engine */
 	uint64_t sent;  /* transfers committed (out) or released (in), since the link was opened */
 	uint64_t bytes; /* their payload */
 };
@@ -90,14 +126,18 @@ static inline bool rr_mode_implied(enum rr_mode mode, int32_t source_buffer)
 }
 
 /* The mode of a transfer, from what both ends know. `lands`: the receiver's row only lands the bytes. */
-static inline enum rr_mode rr_mode_choose(const struct rr_place *source, const struct rr_place *landing,
-					  bool cma)
+static inline enum rr_mode rr_mode_choose(const struct rr_link *link, const struct rr_place *source,
+					  const struct rr_place *landing)
 {
+	if (link->kind == RR_LINK_STREAM)
+		return RR_MODE_STREAM;
 	if (landing && landing->reach == RR_REACH_REGION)
 		return RR_MODE_WRITE;
+	if (link->kind == RR_LINK_RDMA)
+		return RR_MODE_SLOT;
 	if (source->reach == RR_REACH_REGION)
 		return RR_MODE_SOURCE;
-	if (source->reach == RR_REACH_CMA && cma)
+	if (source->reach == RR_REACH_CMA && link->cma)
 		return RR_MODE_CMA;
 	return RR_MODE_SLOT;
 }

@@ -79,7 +79,8 @@ enum rr_mode {
 	RR_MODE_SLOT = 0,   /* the sender fills a slot of the link */
 	RR_MODE_SOURCE = 1, /* the receiver reads the sender's registered memory in place */
 	RR_MODE_WRITE = 2,  /* the sender writes the receiver's registered memory in place */
-	RR_MODE_CMA = 3     /* the receiver has the kernel copy from the sender's ordinary memory */
+	RR_MODE_CMA = 3,    /* the receiver has the kernel copy from the sender's ordinary memory */
+	RR_MODE_STREAM = 4  /* the sender's bytes are pushed, and land where the receiver wants them */
 };
 
 /*
