@@ -35,6 +35,8 @@ from rdmaring.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rdmaring.communicator import Communicator
     from rdmaring.plan import Plan
     from rdmaring.topology import Link
@@ -93,6 +95,7 @@ def init(
     address: str | None = None,
     *,
     timeout_s: float | None = None,
+    reorder: Sequence[int] | bool | None = None,
 ) -> Communicator:
     """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
 
@@ -100,6 +103,8 @@ def init(
         without either, a world of one.
     address: "host:port" where rank 0 listens; needed with rank and size.
     timeout_s: seconds for the assembly, and default of every operation. Default: RDMARING_TIMEOUT, else 300.
+    reorder: the ranks in the order in which rings visit them, equal on all ranks. Default: RDMARING_RING_ORDER,
+        else the ranks of each node one after another; False: that, whatever the variable says.
 
     Raises:
         ArgumentError: arguments or variables that do not fit.
@@ -109,6 +114,8 @@ def init(
     from rdmaring.communicator import Communicator
 
     chosen = settings.read(os.environ, timeout_s)
+    if reorder is not None:
+        chosen = settings.with_ring_order(chosen, reorder)
     settings.set_log_level(os.environ)
     try:
         meeting = rendezvous.join(rank, size, address, chosen.timeout_s)
@@ -121,4 +128,10 @@ def init(
     except BaseException:
         meeting.close()
         raise
-    return Communicator(handle, meeting.rank, meeting.world, "world", chosen, meeting)
+    comm = Communicator(handle, meeting.rank, meeting.world, "world", chosen, meeting)
+    try:
+        group.set_ring(comm)
+    except BaseException:
+        comm.close()
+        raise
+    return comm

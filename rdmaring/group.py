@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rdmaring._native import ffi, lib, with_exchange
+from rdmaring.errors import ArgumentError
 from rdmaring.settings import Settings
+from rdmaring.topology import order_within
 
 if TYPE_CHECKING:
     from rdmaring.communicator import Communicator
@@ -34,6 +36,23 @@ def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Se
     out = ffi.new("rr_comm **")
     with_exchange(gather, lambda exchange, user: lib.rr_comm_create(rank, world, exchange, user, options, out))
     return out[0]
+
+
+def set_ring(comm: Communicator) -> None:
+    """In which order the world's rings visit its ranks: as its settings say.
+
+    Raises:
+        ArgumentError: the order is none of this world's ranks.
+    """
+    wished = comm._settings.ring_order
+    if wished is None:
+        return
+    if sorted(wished) != list(range(comm.size)):
+        raise ArgumentError(
+            f"the ring order (reorder= or RDMARING_RING_ORDER) is {','.join(map(str, wished)) or 'empty'}; "
+            f"accepted is each of the ranks 0..{comm.size - 1} once"
+        )
+    comm._order = wished
 
 
 def _round(parent: Communicator, mine: bytes) -> list[bytes]:
@@ -77,4 +96,7 @@ def split(parent: Communicator, color: int | None, key: int) -> Communicator | N
     if handle is None:
         return None
     name = f"{parent.name}/{color}"
-    return Communicator(handle, ranks.index(parent.rank), len(ranks), name, parent._settings)
+    comm = Communicator(handle, ranks.index(parent.rank), len(ranks), name, parent._settings)
+    if parent._order is not None:
+        comm._order = order_within(parent._order, ranks)
+    return comm

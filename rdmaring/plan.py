@@ -19,7 +19,7 @@ from rdmaring.choice import (
     choose,
 )
 from rdmaring.errors import ArgumentError
-from rdmaring.schedule import ScheduleError, algorithms_of, generate
+from rdmaring.schedule import ORDERED, Schedule, ScheduleError, algorithms_of, generate
 from rdmaring.schedule.encode import encode_rank
 
 if TYPE_CHECKING:
@@ -30,9 +30,14 @@ REDUCING = frozenset(("all_reduce", "reduce_scatter", "reduce"))
 
 
 @lru_cache(maxsize=256)
-def _schedule(collective: str, algorithm: str, world: int, root: int | None, rank: int) -> tuple[Any, int, int]:
+def _schedule(
+    collective: str, algorithm: str, world: int, root: int | None, rank: int, order: tuple[int, ...] | None
+) -> tuple[Any, int, int]:
     """This rank's rows in native form, the chunk count, and how many scratch cells they use."""
-    schedule = generate(collective, algorithm, world, root)
+    return _native_rows(generate(collective, algorithm, world, root, order), rank)
+
+
+def _native_rows(schedule: Schedule, rank: int) -> tuple[Any, int, int]:
     encoded = encode_rank(schedule, rank)
     out = ffi.new("rr_schedule **")
     check(lib.rr_schedule_decode(encoded, len(encoded), rank, out))
@@ -102,11 +107,19 @@ class NativePlan:
 
     __slots__ = ("choice", "handle", "offsets", "run", "shape")
 
-    def __init__(self, comm: Communicator, shape: Shape) -> None:
-        choice = choice_of(shape, comm.size)
-        collective = "all_reduce" if shape.collective == "barrier" else shape.collective
+    def __init__(self, comm: Communicator, shape: Shape, schedule: Schedule | None = None) -> None:
+        """schedule: rows of the caller's own, for the collective and root of ``shape``; None: a built-in one."""
         try:
-            rows, chunk_count, cells = _schedule(collective, choice.algorithm, comm.size, shape.root, comm.rank)
+            if schedule is None:
+                choice = choice_of(shape, comm.size)
+                collective = "all_reduce" if shape.collective == "barrier" else shape.collective
+                order = comm._order if choice.algorithm in ORDERED else None
+                rows, chunk_count, cells = _schedule(
+                    collective, choice.algorithm, comm.size, shape.root, comm.rank, order
+                )
+            else:
+                choice = Choice(schedule.algorithm, False, SLICE_BYTES, "the caller's schedule")
+                rows, chunk_count, cells = _native_rows(schedule, comm.rank)
         except ScheduleError as error:
             raise ArgumentError(str(error)) from None
         self.shape = shape

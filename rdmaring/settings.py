@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import logging
+import operator
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rdmaring.errors import ArgumentError
 from rdmaring.schedule import ALGORITHMS
@@ -25,6 +26,7 @@ VARIABLES: dict[str, str] = {
     "RDMARING_HOST_ID": "name of this host, instead of the kernel's boot id",
     "RDMARING_TIMEOUT": "seconds an operation may take, and the assembly of the world",
     "RDMARING_ALGORITHM": "algorithm of every collective that has it",
+    "RDMARING_RING_ORDER": "ranks as rings visit them, such as 0,2,1,3; `rdmaring links --reorder` prints it",
     "RDMARING_CMA": "0: never read another process's ordinary memory; use slots",
     "RDMARING_SLOT_BYTES": "bytes of a slot of a shared memory link",
     "RDMARING_SLOT_COUNT": "slots of a shared memory link",
@@ -41,6 +43,7 @@ class Settings:
 
     timeout_s: float = TIMEOUT_S_DEFAULT
     algorithm: str | None = None
+    ring_order: tuple[int, ...] | None = None  # of the world: ranks as rings visit them
     cma: bool = True
     slot_bytes: int | None = None
     slot_count: int | None = None
@@ -59,6 +62,16 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
     if value <= 0:
         raise ArgumentError(f"{name} is {text!r}; accepted is an integer > 0")
     return value
+
+
+def _ranks(env: Mapping[str, str], name: str) -> tuple[int, ...] | None:
+    text = env.get(name, "")
+    if not text:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ArgumentError(f"{name} is {text!r}; accepted are ranks between commas, such as 0,2,1,3") from None
 
 
 def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
@@ -83,11 +96,26 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
     return Settings(
         timeout_s=timeout_s,
         algorithm=algorithm,
+        ring_order=_ranks(env, "RDMARING_RING_ORDER"),
         cma=env.get("RDMARING_CMA", "1") != "0",
         slot_bytes=_number(env, "RDMARING_SLOT_BYTES"),
         slot_count=_number(env, "RDMARING_SLOT_COUNT"),
         memory_budget_bytes=_number(env, "RDMARING_MEMORY_BUDGET"),
     )
+
+
+def with_ring_order(settings: Settings, reorder: Sequence[int] | bool) -> Settings:
+    """What init()'s ``reorder`` asks for goes before RDMARING_RING_ORDER.
+
+    Raises:
+        ArgumentError: it is neither False nor a sequence of ranks.
+    """
+    if reorder is False:
+        return replace(settings, ring_order=None)
+    try:
+        return replace(settings, ring_order=tuple(operator.index(rank) for rank in reorder))  # type: ignore[union-attr]
+    except TypeError:
+        raise ArgumentError(f"reorder is {reorder!r}; accepted are a sequence of ranks, and False") from None
 
 
 def set_log_level(env: Mapping[str, str]) -> None:

@@ -1,7 +1,8 @@
-"""Which link serves each edge, and why."""
+"""Which link serves each edge, and why; in which order the ring visits the ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,3 +56,21 @@ def link_of(handle: Any, rank: int, peer: int) -> Link:
         facts.sent_slices,
         facts.received_slices,
     )
+
+
+def ring_order(nodes: Sequence[int]) -> tuple[int, ...]:
+    """The ranks in an order in which a ring enters and leaves each node once.
+
+    nodes: the node of each rank. Nodes come in the order of their first rank, the ranks of a node ascending: where
+    the ranks of each node are neighbours already, that is 0, 1, ..., N - 1.
+    """
+    first: dict[int, int] = {}
+    for rank, node in enumerate(nodes):
+        first.setdefault(node, rank)
+    return tuple(sorted(range(len(nodes)), key=lambda rank: (first[nodes[rank]], rank)))
+
+
+def order_within(order: Sequence[int], members: Sequence[int]) -> tuple[int, ...]:
+    """The ring of a group whose rank i is rank ``members[i]`` of the ring ``order``: they keep their turn."""
+    turn = {rank: place for place, rank in enumerate(order)}
+    return tuple(sorted(range(len(members)), key=lambda rank: turn[members[rank]]))

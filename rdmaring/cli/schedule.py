@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rdmaring.schedule import Schedule, ScheduleError, algorithms_of, generate
+from rdmaring.schedule import ORDERED, Schedule, ScheduleError, algorithms_of, generate
 from rdmaring.schedule.collectives import COLLECTIVES
 from rdmaring.schedule.encode import decode_file, encode_file
 from rdmaring.schedule.show import as_dict, render
@@ -21,6 +21,7 @@ Examples:
   rdmaring schedule ring -n 8                          all_reduce by a ring of 8: its rows, and the proof
   rdmaring schedule direct -n 4 --collective reduce_scatter --rank 0
   rdmaring schedule ring -n 4 --collective broadcast --root 2
+  rdmaring schedule ring -n 4 --order 0,2,1,3          a ring that visits the ranks in this order
   rdmaring schedule ring -n 8 --save ring8.rrs         what rr_schedule_load() reads
   rdmaring schedule --load ring8.rrs                   prints and proves a saved one
   rdmaring schedule ring -n 64 --rank 0 --no-verify    of many ranks one, at once
@@ -41,6 +42,7 @@ Exit code: 0; 1 if a schedule is wrong or a file cannot be read or written; 2 fo
     help=", ".join(COLLECTIVES) + ".",
 )
 @click.option("--root", type=int, help="Of broadcast and reduce; default 0.")
+@click.option("--order", metavar="RANK,...", help="The ranks as the ring visits them; default 0,1,2,...")
 @click.option("--rank", "shown", type=int, multiple=True, help="Print this rank only; may be repeated.")
 @click.option(
     "--verify/--no-verify", "proving", default=True, show_default=True, help="Prove it for all ranks."
@@ -69,6 +71,7 @@ def command(
     ranks: int | None,
     collective: str,
     root: int | None,
+    order: str | None,
     shown: tuple[int, ...],
     proving: bool,
     target: Path | None,
@@ -86,7 +89,9 @@ def command(
         return 0
     try:
         schedule = (
-            _load(ctx, source, algorithm) if source is not None else _make(algorithm, ranks, collective, root)
+            _load(ctx, source, algorithm)
+            if source is not None
+            else _make(algorithm, ranks, collective, root, order)
         )
         for rank in shown:
             if not 0 <= rank < schedule.world:
@@ -149,7 +154,9 @@ def _range_text(values: Sequence[Fraction]) -> str:
     return _fraction_text(most) if least == most else f"{_fraction_text(least)} to {_fraction_text(most)}"
 
 
-def _make(algorithm: str | None, ranks: int | None, collective: str, root: int | None) -> Schedule:
+def _make(
+    algorithm: str | None, ranks: int | None, collective: str, root: int | None, order: str | None
+) -> Schedule:
     """A built-in one; what does not fit is wrong usage."""
     accepted = algorithms_of(collective)
     if algorithm is None:
@@ -170,12 +177,26 @@ def _make(algorithm: str | None, ranks: int | None, collective: str, root: int |
         raise click.BadParameter(f"{root} given, but {collective} has no root", param_hint="--root")
     if root is not None and not 0 <= root < ranks:
         raise click.BadParameter(f"{root} is no rank; accepted are 0..{ranks - 1}", param_hint="--root")
-    return generate(collective, algorithm, ranks, (root or 0) if rooted else None)
+    visits = None if order is None else _order(algorithm, ranks, order)
+    return generate(collective, algorithm, ranks, (root or 0) if rooted else None, visits)
+
+
+def _order(algorithm: str, ranks: int, text: str) -> list[int]:
+    if algorithm not in ORDERED:
+        raise click.BadParameter(
+            f"{algorithm} visits no ring; accepted with {', '.join(sorted(ORDERED))}", param_hint="--order"
+        )
+    parts = text.split(",")
+    if sorted(parts) != sorted(map(str, range(ranks))):
+        raise click.BadParameter(
+            f"{text!r}; accepted is each of the ranks 0..{ranks - 1} once, such as 0,2,1", param_hint="--order"
+        )
+    return list(map(int, parts))
 
 
 def _load(ctx: click.Context, source: Path, algorithm: str | None) -> Schedule:
     """A saved one: it says itself what it is."""
-    given = [name for name in ("ranks", "collective", "root") if _from_user(ctx, name)]
+    given = [name for name in ("ranks", "collective", "root", "order") if _from_user(ctx, name)]
     if algorithm is not None or given:
         named = ["ALGORITHM"] * (algorithm is not None) + [
             "-n" if name == "ranks" else f"--{name}" for name in given

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rdmaring.schedule import direct, naive, ring
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.deps import with_after
+from rdmaring.schedule.order import check_order, in_order
 from rdmaring.schedule.rows import (
     WORLD_MAX,
     After,
@@ -25,6 +26,7 @@ from rdmaring.schedule.rows import (
 
 __all__ = [
     "ALGORITHMS",
+    "ORDERED",
     "After",
     "Buffer",
     "Flag",
@@ -57,6 +59,8 @@ ALGORITHMS: dict[tuple[str, str], Callable[[int, int | None], Recipe]] = {
     ("reduce", "direct"): direct.reduce,
 }
 
+ORDERED = frozenset({"ring"})  # algorithms whose ranks stand in a ring
+
 
 def algorithms_of(collective: str) -> tuple[str, ...]:
     """The names of the algorithms that serve ``collective``."""
@@ -64,13 +68,20 @@ def algorithms_of(collective: str) -> tuple[str, ...]:
     return tuple(algorithm for served, algorithm in ALGORITHMS if served == name)
 
 
-def generate(collective: str, algorithm: str, world: int, root: int | None = None) -> Schedule:
+def generate(
+    collective: str,
+    algorithm: str,
+    world: int,
+    root: int | None = None,
+    order: Sequence[int] | None = None,
+) -> Schedule:
     """The schedule of a built-in algorithm; rows are made when asked for, one rank at a time.
 
     root: the rank for broadcast and reduce; None for the other collectives.
+    order: the ranks as the ring visits them, each once; only algorithms in ORDERED have one. None: 0, 1, ..., N - 1.
 
     Raises:
-        ScheduleError: no such collective or algorithm, or world or root out of range.
+        ScheduleError: no such collective or algorithm, or world, root or order do not fit.
     """
     found = collective_named(collective)
     make = ALGORITHMS.get((found.name, algorithm))
@@ -83,7 +94,16 @@ def generate(collective: str, algorithm: str, world: int, root: int | None = Non
         raise ScheduleError(f"root of {found.name} must be in 0..{world - 1}, not {root}")
     if not found.rooted and root is not None:
         raise ScheduleError(f"{found.name} has no root; root must be None, not {root}")
-    recipe = make(world, root)
+    turned = None
+    if order is not None:
+        if algorithm not in ORDERED:
+            raise ScheduleError(f"{algorithm} visits no ring; order is taken by {', '.join(sorted(ORDERED))}")
+        turned = check_order(order, world)
+    if turned is None:
+        recipe = make(world, root)
+    else:
+        recipe = in_order(make(world, None if root is None else turned.index(root)), turned)
+    ring = "" if turned is None else f"/{','.join(map(str, turned))}"
     return Schedule(
         collective=found.name,
         algorithm=algorithm,
@@ -93,7 +113,7 @@ def generate(collective: str, algorithm: str, world: int, root: int | None = Non
         step_count=recipe.step_count,
         window=recipe.window,
         scratch_cells=recipe.scratch_cells,
-        identity=identity_of(f"{found.name}/{algorithm}/{VERSION}/{world}/{root}"),
+        identity=identity_of(f"{found.name}/{algorithm}/{VERSION}/{world}/{root}{ring}"),
         make_rows=lambda rank: with_after(recipe.rows(rank)),
         make_sent=recipe.sent,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from unit.schedule.machine import Machine, Vector
 
 from rdmaring.schedule import (
     ALGORITHMS,
+    ORDERED,
     After,
     Buffer,
     Flag,
@@ -122,7 +124,8 @@ def test_a_damaged_word_is_refused_or_well_formed(
 ) -> None:
     """Any word of a file replaced, the CRC made good: an error of ours, or rows within their bounds."""
     root = 0 if COLLECTIVES[name[0]].rooted else None
-    whole = encode_file(generate(*name, world, root))
+    order = data.draw(st.permutations(range(world))) if name[1] in ORDERED else None
+    whole = encode_file(generate(*name, world, root, order))
     place = 4 * data.draw(st.integers(0, len(whole) // 4 - 2))
     word = data.draw(st.integers(0, 40) | st.integers(0, (1 << 32) - 1))
     body = whole[:place] + struct.pack("<I", word) + whole[place + 4 : -4]
@@ -209,12 +212,14 @@ def test_dependencies_are_only_between_rows_that_conflict(given_rows: list[Row])
     st.integers(0, 50),
     st.integers(1, 9),
     st.booleans(),
+    st.booleans(),
     st.integers(0, 1 << 32),
 )
 def test_all_reduce_of_any_count_is_the_sum(
-    algorithm: str, world: int, count: int, slice_elements: int, in_place: bool, seed: int
+    algorithm: str, world: int, count: int, slice_elements: int, in_place: bool, shuffled: bool, seed: int
 ) -> None:
-    schedule = generate("all_reduce", algorithm, world)
+    order = random.Random(seed).sample(range(world), world) if shuffled and algorithm in ORDERED else None
+    schedule = generate("all_reduce", algorithm, world, order=order)
     chunks = schedule.chunk_count
     offsets = [count * chunk // chunks for chunk in range(chunks + 1)]
     numbers = np.random.default_rng(seed)

@@ -169,3 +169,29 @@ def test_help_shows_examples(run: Callable[..., Outcome]) -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert "rdmaring schedule ring -n 8" in out
+
+
+def test_a_ring_in_another_order(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    saved = tmp_path / "ring.rrs"
+    code, out, err = run("ring", "-n", "4", "--order", "0,2,1,3", "--save", str(saved))
+    assert (code, err) == (0, "")
+    wanted = generate("all_reduce", "ring", 4, order=(0, 2, 1, 3))
+    assert "proven for 4 ranks" in out and f"identity {wanted.identity:016x}" in out
+    code, out, err = run("--load", str(saved), "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert {send["peer"] for row in document["ranks"][2]["rows"] for send in row["sends"]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ring", "-n", "3", "--order", "0,1"), "'0,1'; accepted is each of the ranks 0..2 once"),
+        (("ring", "-n", "3", "--order", "a,b,c"), "'a,b,c'; accepted is each of the ranks 0..2 once"),
+        (("direct", "-n", "3", "--order", "0,1,2"), "direct visits no ring"),
+    ],
+)
+def test_orders_that_do_not_fit(run: Callable[..., Outcome], arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())

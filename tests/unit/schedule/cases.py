@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from rdmaring.schedule import ALGORITHMS, Row, Schedule, generate
+from rdmaring.schedule import ALGORITHMS, ORDERED, Row, Schedule, generate
 from rdmaring.schedule.collectives import COLLECTIVES
 
 NAMES = sorted(ALGORITHMS)
@@ -21,6 +22,22 @@ def schedules(worlds: Iterable[int], names: Iterable[tuple[str, str]] = NAMES) -
         for collective, algorithm in names:
             for root in roots_of(collective, world):
                 yield generate(collective, algorithm, world, root)
+
+
+def orders_of(world: int) -> Iterator[tuple[int, ...]]:
+    """The ring turned round, and some seeded orders."""
+    yield tuple(reversed(range(world)))
+    for seed in range(3):
+        yield tuple(random.Random(100 * world + seed).sample(range(world), world))
+
+
+def reordered(worlds: Iterable[int], names: Iterable[tuple[str, str]]) -> Iterator[tuple[tuple[int, ...], Schedule]]:
+    """Every schedule of a ring, in other orders than 0, 1, ..., N - 1, with the order."""
+    for world in worlds:
+        for collective, algorithm in names:
+            for order in orders_of(world) if algorithm in ORDERED else ():
+                for root in roots_of(collective, world):
+                    yield order, generate(collective, algorithm, world, root, order)
 
 
 def with_rows(schedule: Schedule, rank: int, rows: Sequence[Row]) -> Schedule:

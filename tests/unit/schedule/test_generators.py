@@ -6,10 +6,11 @@ import ast
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import permutations
 from pathlib import Path
 
 import pytest
-from unit.schedule.cases import NAMES, schedules, title
+from unit.schedule.cases import NAMES, reordered, schedules, title
 
 import rdmaring.schedule
 from rdmaring.schedule import (
@@ -214,6 +215,42 @@ def test_algorithms_are_listed() -> None:
 def test_bad_arguments_say_what_is_accepted(arguments: tuple[str, str, int], message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         generate(*arguments)
+
+
+def test_a_ring_visits_the_ranks_in_the_order_given() -> None:
+    for order, schedule in reordered(range(2, 9), NAMES):
+        after = {rank: order[(place + 1) % len(order)] for place, rank in enumerate(order)}
+        for rank in range(schedule.world):
+            for row in schedule.rows(rank):
+                assert {send.peer for send in row.sends} <= {after[rank]}, order
+                assert {after[receive.peer] for receive in row.receives} <= {rank}, order
+
+
+def test_an_order_is_in_the_identity_and_where_it_begins_is_not() -> None:
+    plain = generate("all_reduce", "ring", 4)
+    assert generate("all_reduce", "ring", 4, order=(0, 1, 2, 3)) == plain
+    assert generate("all_reduce", "ring", 4, order=(2, 3, 0, 1)) == plain
+    other = generate("all_reduce", "ring", 4, order=(0, 2, 1, 3))
+    assert other.identity != plain.identity
+    turned = generate("all_reduce", "ring", 4, order=(1, 3, 0, 2))
+    assert turned == other
+    assert all(turned.rows(rank) == other.rows(rank) for rank in range(4))
+    identities = {generate("all_reduce", "ring", 4, order=(0, *rest)).identity for rest in permutations((1, 2, 3))}
+    assert len(identities) == 6
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "order", "message"),
+    [
+        ("ring", (0, 1, 1, 3), "order must name each rank 0..3 once, not 0,1,1,3"),
+        ("ring", (0, 1, 2), "order must name each rank 0..3 once, not 0,1,2"),
+        ("ring", (), "order must name each rank 0..3 once, not none"),
+        ("direct", (0, 1, 2, 3), "direct visits no ring; order is taken by ring"),
+    ],
+)
+def test_bad_orders_say_what_is_accepted(algorithm: str, order: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        generate("all_reduce", algorithm, 4, order=order)
 
 
 @pytest.mark.parametrize("rank", [-1, 4])

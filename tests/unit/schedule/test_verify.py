@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from unit.schedule.cases import NAMES, schedules, title, with_rows
+from unit.schedule.cases import NAMES, reordered, schedules, title, with_rows
 
 from rdmaring.schedule import (
     Buffer,
@@ -25,6 +25,7 @@ from rdmaring.schedule import (
     links,
 )
 from rdmaring.schedule import verify as verify_module
+from rdmaring.schedule.collectives import COLLECTIVES
 from rdmaring.schedule.custom import from_rows
 from rdmaring.schedule.verify import verify
 
@@ -34,6 +35,13 @@ def test_every_schedule_holds_up_to_seventeen_ranks(name: tuple[str, str]) -> No
     for schedule in schedules(range(1, 18), [name]):
         proof = verify(schedule)
         assert proof.sent == tuple(schedule.sent(rank) for rank in range(schedule.world)), title(schedule)
+
+
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+def test_every_ring_holds_in_any_order(collective: str) -> None:
+    for order, schedule in reordered(range(1, 10), [(collective, "ring")]):
+        proof = verify(schedule)
+        assert proof.sent == tuple(schedule.sent(rank) for rank in range(schedule.world)), f"{order}: {title(schedule)}"
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -53,6 +61,18 @@ def test_proof_tells_order_and_the_busiest_link() -> None:
     assert verify(generate("all_reduce", "naive", 4)).orders == ("(((0 + 1) + 2) + 3)",)
     assert verify(generate("reduce", "ring", 3, 1)).orders == ("((2 + 0) + 1)",)
     assert verify(generate("all_gather", "ring", 3)).orders == ("0", "1", "2")
+
+
+def test_proof_of_a_ring_in_another_order_tells_that_order() -> None:
+    ring = verify(generate("all_reduce", "ring", 4, order=(0, 3, 1, 2)))
+    # chunk c is summed from the rank after c, around the ring 0 -> 3 -> 1 -> 2 -> 0, to c itself
+    assert ring.orders == (
+        "(((3 + 1) + 2) + 0)",
+        "(((2 + 0) + 3) + 1)",
+        "(((0 + 3) + 1) + 2)",
+        "(((1 + 2) + 0) + 3)",
+    )
+    assert verify(generate("reduce", "ring", 3, 1, order=(2, 1, 0))).orders == ("((0 + 2) + 1)",)
 
 
 # ---- schedules that are wrong in one way each ----
