@@ -123,11 +123,11 @@ def set_up(network: Network, host: int, names: list[str]) -> list[dict[str, Any]
         {"argv": ["sh", "-c", no_search]},
         {
             "argv": ["ip", "-batch", "-"],
-            "input": _batch(["link set lo up", *address_lines(network.family, host), "link set eth0 up"]),
+            "input": batch(["link set lo up", *address_lines(network.family, host), "link set eth0 up"]),
         },
     ]
     if rates:
-        steps.append({"argv": ["tc", "-batch", "-"], "input": _batch(rates)})
+        steps.append({"argv": ["tc", "-batch", "-"], "input": batch(rates)})
     return steps
 
 
@@ -185,14 +185,14 @@ def _said(process: subprocess.Popen[bytes]) -> str:
     return f"status {process.returncode}: {errors.decode(errors='replace').strip()}"
 
 
-def _batch(lines: Sequence[str]) -> str:
+def batch(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
 def _run(argv: list[str], lines: Sequence[str] = ()) -> None:
     done = subprocess.run(
         argv,
-        input=_batch(lines),
+        input=batch(lines),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -200,4 +200,4 @@ def _run(argv: list[str], lines: Sequence[str] = ()) -> None:
         env=_env(),
     )
     if done.returncode != 0:
-        raise BedError(f"{' '.join(argv)}: status {done.returncode}\n{_batch(lines)}{done.stdout}")
+        raise BedError(f"{' '.join(argv)}: status {done.returncode}\n{batch(lines)}{done.stdout}")
