@@ -115,6 +115,12 @@ typedef struct rr_extent {
  */
 typedef int (*rr_exchange_fn)(void *user, const void *mine, size_t bytes, void *all);
 
+/* What may serve an edge between nodes. */
+typedef enum rr_transport {
+	RR_TRANSPORT_TCP = 1,
+	RR_TRANSPORT_VERBS = 2
+} rr_transport;
+
 /* Zero a member to take its default. Sizes are in bytes, times in nanoseconds. */
 typedef struct rr_options {
 	uint64_t timeout_ns;          /* of a call without its own; default 300 s */
@@ -123,14 +129,24 @@ typedef struct rr_options {
 	uint32_t cma;                 /* 0: where the kernel allows it; 1: never */
 	uint64_t memory_budget_bytes; /* of this process for all links of all communicators */
 	uint64_t serial_start;        /* first link serial; tests use it to meet the wrap */
+	uint32_t tcp_streams;         /* data sockets an edge between nodes */
+	uint32_t require_rdma;        /* 1: rr_comm_create() fails where an edge between nodes has no RDMA */
+	uint32_t transports;          /* bits of rr_transport that may serve edges between nodes; 0: all */
+	uint8_t key[16];              /* proves membership of the job between nodes; all zero: from the exchange */
 } rr_options;
 
 /* Why an edge is served as it is. */
 typedef struct rr_link_facts {
 	int32_t peer;
 	int32_t peer_pid;
-	char transport[16]; /* "shm" */
-	char ordinary[16];  /* how ordinary memory travels: "cma" or "slots" */
+	int32_t peer_node;  /* nodes count from 0, in order of their first ranks */
+	int32_t rail;       /* of verbs, else -1 */
+	uint32_t streams;   /* sockets (tcp) or queue pairs (verbs) */
+	char transport[16]; /* "shm", "tcp", "verbs" */
+	char ordinary[16];  /* how ordinary memory travels: "cma", "slots" or "stream" */
+	char device[32];    /* of verbs: name and port, as "mlx5_0/1" */
+	char path[192];     /* between nodes: the addresses at both ends, once joined */
+	char peer_host[40]; /* its name */
 	char reason[256];   /* why not better */
 	uint64_t slot_bytes;
 	uint32_t slot_count;
@@ -188,6 +204,12 @@ RR_API rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exch
 RR_API rr_status rr_comm_abort(rr_comm *comm, const char *reason);
 /* Frees comm. Runs in flight are aborted first; its plans stay to be freed, and return RR_ERR_CLOSED. */
 RR_API rr_status rr_comm_close(rr_comm *comm);
+/* Nodes count from 0, in order of their first ranks; -1: no such rank. */
+RR_API int32_t rr_comm_node(const rr_comm *comm, int32_t rank);
+/* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. */
+RR_API uint64_t rr_comm_strangers(const rr_comm *comm, char *last, size_t size);
+/* What ranks must have in common to speak to each other: "rdmaring wire 2 page 2". */
+RR_API const char *rr_wire_name(void);
 RR_API rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out);
 
 /* ---- memory that peers read and write in place ---- */

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "clock.h"
-#include "link_shm.h"
 #include "memory.h"
 #include "order.h"
 #include "status.h"
@@ -17,6 +16,7 @@
 #define SLOT_COUNT_DEFAULT 4u
 #define LINK_BYTES_MAX (8ull << 20) /* whatever the options say */
 #define MEMORY_BUDGET_DEFAULT (512ull << 20)
+#define TCP_STREAMS_DEFAULT 2u
 
 rr_status rr_comm_usable(struct rr_comm *comm)
 {
@@ -36,25 +36,12 @@ static rr_status check_options(rr_options *options, const rr_options *given)
 	options->timeout_ns = options->timeout_ns ? options->timeout_ns : TIMEOUT_NS_DEFAULT;
 	options->slot_bytes = options->slot_bytes ? options->slot_bytes : SLOT_BYTES_DEFAULT;
 	options->slot_count = options->slot_count ? options->slot_count : SLOT_COUNT_DEFAULT;
+	options->tcp_streams = options->tcp_streams ? options->tcp_streams : TCP_STREAMS_DEFAULT;
 	if (!options->memory_budget_bytes)
 		options->memory_budget_bytes = MEMORY_BUDGET_DEFAULT;
 	if (options->slot_bytes % 4096 || options->slot_bytes > LINK_BYTES_MAX || options->slot_count > LINK_BYTES_MAX / options->slot_bytes)
 		return rr_fail(RR_ERR_ARGUMENT, "slots of %u x %llu bytes: slot_bytes must be a multiple of 4096, a link's slots at most %llu bytes",
 			       options->slot_count, (unsigned long long)options->slot_bytes, (unsigned long long)LINK_BYTES_MAX);
-	return RR_OK;
-}
-
-static rr_status open_links(struct rr_comm *comm)
-{
-	for (int32_t r = 0; r < comm->world; r++) {
-		if (r == comm->rank)
-			continue;
-		rr_status status = rr_link_shm_open(&comm->shm, r, true, comm->options.serial_start, &comm->engine.out[r]);
-		if (status >= 0)
-			status = rr_link_shm_open(&comm->shm, r, false, comm->options.serial_start, &comm->engine.in[r]);
-		if (status < 0)
-			return status;
-	}
 	return RR_OK;
 }
 
@@ -65,7 +52,9 @@ static rr_status make_statistics(struct rr_comm *comm)
 	comm->sent_before = calloc(world, sizeof(uint64_t));
 	comm->received_before = calloc(world, sizeof(uint64_t));
 	comm->link_stats = calloc(world, sizeof(rr_link_stats));
-	if (comm->sent_before && comm->received_before && comm->link_stats)
+	comm->node = calloc(world, sizeof(int32_t));
+	comm->pages = calloc(world, sizeof(struct rr_page *));
+	if (comm->sent_before && comm->received_before && comm->link_stats && comm->node && comm->pages)
 		return RR_OK;
 	return rr_fail(RR_ERR_NO_MEMORY, "no memory for statistics of %d links", comm->world);
 }
@@ -74,12 +63,15 @@ static void free_comm(struct rr_comm *comm)
 {
 	rr_plan_detach_all(comm);
 	rr_engine_free(&comm->engine);
+	rr_far_close(comm->far);
 	rr_shm_close(&comm->shm);
 	if (comm->scratch)
 		rr_memory_free(comm->scratch);
 	free(comm->sent_before);
 	free(comm->received_before);
 	free(comm->link_stats);
+	free(comm->node);
+	free(comm->pages);
 	free(comm);
 }
 
@@ -100,20 +92,17 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	comm->world = world;
 	rr_drive_watch_forks();
 	comm->process_mark = rr_drive_process_mark();
-	comm->shm.memfd = -1;
+	comm->shm.memfd = comm->shm.bell = -1;
 	status = check_options(&comm->options, options);
 	if (status >= 0)
 		status = make_statistics(comm);
 	if (status >= 0)
 		status = rr_engine_init(&comm->engine, rank, world);
-	if (status < 0)
-		goto free_all;
-	status = rr_shm_create(rank, world, exchange, user, &comm->options, &comm->shm);
 	if (status >= 0)
-		status = open_links(comm);
+		status = rr_setup(comm, exchange, user);
 	if (status < 0)
 		goto free_all;
-	comm->pauses = rr_wait_pauses(world);
+	comm->pauses = comm->far ? 0 : rr_wait_pauses(world);
 	comm->mailbox.shm = &comm->shm;
 	comm->mailbox.serial = (uint32_t)comm->options.serial_start;
 	comm->engine.position = &comm->shm.page->position;
@@ -135,7 +124,7 @@ rr_status rr_comm_abort(rr_comm *comm, const char *reason)
 	}
 	/* The driver, if there is one, may sleep on our own bell. */
 	rr_store_before_load();
-	rr_shm_wake(comm->shm.page);
+	rr_shm_wake(&comm->shm, comm->rank);
 	rr_drive_take(comm);
 	rr_watch_look(comm);
 	rr_drive_leave(comm);
@@ -150,14 +139,41 @@ rr_status rr_comm_close(rr_comm *comm)
 		rr_drive_forget(comm);
 		if (!comm->failed) {
 			rr_publish32(&comm->shm.page->state, RR_PAGE_CLOSED);
-			rr_store_before_load();
-			for (int32_t r = 0; r < comm->world; r++)
-				if (r != comm->rank)
-					rr_shm_wake(comm->shm.peers[r].page);
+			rr_comm_wake_all(comm);
+			if (comm->far)
+				rr_far_tell_end(comm->far);
 		}
 	}
 	free_comm(comm);
 	return RR_OK;
+}
+
+void rr_comm_wake_all(struct rr_comm *comm)
+{
+	rr_store_before_load();
+	for (int32_t r = 0; r < comm->world; r++)
+		if (r != comm->rank && rr_shm_has(&comm->shm, r))
+			rr_shm_wake(&comm->shm, r);
+}
+
+int32_t rr_comm_node(const rr_comm *comm, int32_t rank)
+{
+	return rank >= 0 && rank < comm->world ? comm->node[rank] : -1;
+}
+
+uint64_t rr_comm_strangers(const rr_comm *comm, char *last, size_t size)
+{
+	if (size)
+		last[0] = 0;
+	return comm->far ? rr_far_strangers(comm->far, last, size) : 0;
+}
+
+#define NAME(number) #number
+#define WIRE_NAME(wire, page) "rdmaring " RDMARING_VERSION " wire " NAME(wire) " page " NAME(page)
+
+const char *rr_wire_name(void)
+{
+	return WIRE_NAME(RR_WIRE_VERSION, RR_PAGE_VERSION);
 }
 
 rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes)
@@ -176,15 +192,10 @@ rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes)
 	return RR_OK;
 }
 
-rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
+static void near_facts(const rr_comm *comm, int32_t peer, rr_link_facts *out)
 {
-	const struct rr_shm_peer *other;
+	const struct rr_shm_peer *other = &comm->shm.peers[peer];
 
-	if (peer < 0 || peer >= comm->world || peer == comm->rank)
-		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are ranks 0..%d but %d", peer, comm->world - 1, comm->rank);
-	other = &comm->shm.peers[peer];
-	memset(out, 0, sizeof(*out));
-	out->peer = peer;
 	out->peer_pid = other->pid;
 	strcpy(out->transport, "shm");
 	strcpy(out->ordinary, other->cma && other->cma_of_us ? "cma" : "slots");
@@ -200,9 +211,29 @@ rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 	out->slot_bytes = comm->shm.layout.slot_bytes;
 	out->slot_count = comm->shm.layout.slot_count;
 	out->huge_pages = rr_memory_is_huge((const char *)comm->shm.page + comm->shm.layout.slots);
-	out->sent_bytes = comm->engine.out[peer]->bytes + comm->mailbox_sent_bytes;
+}
+
+rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
+{
+	const struct rr_link *link;
+
+	if (peer < 0 || peer >= comm->world || peer == comm->rank)
+		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are ranks 0..%d but %d", peer, comm->world - 1, comm->rank);
+	link = comm->engine.out[peer];
+	memset(out, 0, sizeof(*out));
+	out->peer = peer;
+	out->peer_node = comm->node[peer];
+	out->rail = -1;
+	if (rr_shm_has(&comm->shm, peer)) {
+		near_facts(comm, peer, out);
+	} else {
+		out->peer_pid = comm->pages[peer]->pid;
+		rr_far_facts(comm->far, peer, out);
+		link->ops->describe(comm->engine.out[peer], out);
+	}
+	out->sent_bytes = link->bytes + comm->mailbox_sent_bytes;
 	out->received_bytes = comm->engine.in[peer]->bytes + comm->mailbox_sent_bytes;
-	out->sent_slices = comm->engine.out[peer]->sent + comm->mailbox_sent_slices;
+	out->sent_slices = link->sent + comm->mailbox_sent_slices;
 	out->received_slices = comm->engine.in[peer]->sent + comm->mailbox_sent_slices;
 	return RR_OK;
 }

@@ -2,6 +2,7 @@
  * comm.h - the inside of a communicator: its node, engine, mailbox, and the queue of its operations.
  *
  *   comm.c       made and closed
+ *   setup.c      how its ranks meet
  *   operation.c  operations one after another: started, progressed, finished
  *   watch.c      what a waiting rank looks at: aborts, deaths, other ranks' errors, time
  *   drive.c      who progresses: a blocking call, a wait, or the process's progress thread
@@ -14,6 +15,7 @@
 #include <stdbool.h>
 
 #include "engine.h"
+#include "far.h"
 #include "mailbox.h"
 #include "shm.h"
 #include "wait.h"
@@ -45,7 +47,11 @@ struct rr_comm {
 	int32_t rank, world;
 	rr_options options;
 	uint32_t pauses;
-	struct rr_shm shm;
+	struct rr_shm shm;        /* the ranks of this node */
+	struct rr_far *far;       /* those of others; NULL where there are none */
+	int32_t *node;            /* [world] */
+	struct rr_page **pages;   /* [world]: of near ranks their own, of far ranks the mirror */
+	char apart[256];          /* why ranks that tell of this host are not of this node */
 	struct rr_engine engine;
 	struct rr_mailbox mailbox;
 	/* the queue, in call order */
@@ -80,7 +86,18 @@ struct rr_comm {
 	struct rr_comm *thread_next;
 };
 
+/* setup.c */
+rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user);
+
 /* comm.c */
+/* On what a driver of it sleeps; see wait.h. */
+static inline int rr_comm_sleeper(const struct rr_comm *comm)
+{
+	return comm->far ? rr_far_sleeper(comm->far) : -1;
+}
+
+/* Wake all near ranks that sleep; far ones are woken by their kernels. */
+void rr_comm_wake_all(struct rr_comm *comm);
 /* What the last finished operation moved to and from each rank. */
 rr_link_stats rr_comm_link_stats(const struct rr_comm *comm, int32_t peer);
 /* Whether the communicator may be used by this process; else the error. */
@@ -99,7 +116,7 @@ rr_status rr_operation_place(struct rr_comm *comm, const void *address, uint64_t
 			     struct rr_place *out);
 
 /* watch.c */
-/* Look around; an error found here fails the communicator. */
+/* Look around, after something may have come; an error found here fails the communicator. */
 void rr_watch_look(struct rr_comm *comm);
 /* The communicator is lost: end all works, tell the page, quarantine. The first error stays. */
 void rr_watch_fail(struct rr_comm *comm, const rr_error *error);

@@ -70,7 +70,7 @@ static void wait_for_driver(struct rr_comm *comm)
 
 	atomic_fetch_add_explicit(&comm->callers, 1, memory_order_seq_cst);
 	while (!try_driver(comm)) {
-		rr_shm_wake(comm->shm.page); /* the progress thread may sleep on our bell, driving */
+		rr_shm_wake(&comm->shm, comm->rank); /* the progress thread may sleep on our bell, driving */
 		nanosleep(&nap, NULL);
 	}
 	atomic_fetch_sub_explicit(&comm->callers, 1, memory_order_seq_cst);
@@ -105,7 +105,7 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 	struct rr_page *page = comm->shm.page;
 	struct rr_wait wait;
 
-	rr_wait_start(&wait, comm->pauses);
+	rr_wait_start(&wait, comm->pauses, rr_comm_sleeper(comm));
 	while (!work_done(work)) {
 		bool moved = false;
 		rr_operation_progress(comm, &moved);
@@ -224,7 +224,7 @@ static void *progress_thread(void *unused)
 	struct rr_comm *last = NULL;
 
 	(void)unused;
-	rr_wait_start(&wait, 0);
+	rr_wait_start(&wait, 0, -1);
 	pthread_mutex_lock(&list_lock);
 	while (list) {
 		struct rr_comm *comm = list;
@@ -235,7 +235,7 @@ static void *progress_thread(void *unused)
 		thread_inside = comm;
 		pthread_mutex_unlock(&list_lock);
 		if (comm != last)
-			rr_wait_start(&wait, comm->pauses);
+			rr_wait_start(&wait, comm->pauses, rr_comm_sleeper(comm));
 		last = comm;
 		moved = pass(comm, &wait, alone);
 		callers = rr_own32(&comm->callers) || rr_own32(&comm->driver);
@@ -288,7 +288,7 @@ void rr_drive_forget(struct rr_comm *comm)
 	list_remove(comm);
 	while (thread_inside == comm) {
 		pthread_mutex_unlock(&list_lock);
-		rr_shm_wake(comm->shm.page);
+		rr_shm_wake(&comm->shm, comm->rank);
 		nanosleep(&nap, NULL);
 		pthread_mutex_lock(&list_lock);
 	}

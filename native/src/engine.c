@@ -106,7 +106,7 @@ static rr_status open_links(struct rr_engine *engine, bool *moved)
 
 	for (; engine->opens_posted < plan->peer_count; engine->opens_posted++) {
 		struct rr_link *out = engine->out[plan->peers[engine->opens_posted]];
-		rr_status status = out->ops->open_post(out, &engine->open);
+		rr_status status = out->ops->open_post(out, &engine->open, &plan->descriptor);
 		if (status != RR_OK)
 			return status;
 		*moved = true;
@@ -210,6 +210,28 @@ static rr_status drain(struct rr_engine *engine)
 	return RR_OK;
 }
 
+/* Far links have bytes of their own to move; OPENs and committed slices go on while rows wait elsewhere. */
+static rr_status move_links(struct rr_engine *engine)
+{
+	const struct rr_plan *plan = engine->plan;
+
+	for (uint32_t i = 0; i < plan->peer_count; i++) {
+		int32_t peer = plan->peers[i];
+		struct rr_link *out = engine->out[peer], *in = engine->in[peer];
+		rr_status status = RR_OK;
+
+		if (out->ops->progress)
+			status = out->ops->progress(out);
+		if (status >= 0 && in->ops->progress)
+			status = in->ops->progress(in);
+		if (status < 0) {
+			engine->waiting_peer = peer;
+			return status;
+		}
+	}
+	return RR_OK;
+}
+
 static void flush_links(struct rr_engine *engine)
 {
 	const struct rr_plan *plan = engine->plan;
@@ -230,9 +252,9 @@ static void flush_links(struct rr_engine *engine)
 
 rr_status rr_engine_progress(struct rr_engine *engine, bool *moved)
 {
-	rr_status status = RR_OK;
+	rr_status status = engine->plan->far ? move_links(engine) : RR_OK;
 
-	if (engine->phase == RR_OPENING) {
+	if (engine->phase == RR_OPENING && status == RR_OK) {
 		status = open_links(engine, moved);
 		if (status == RR_OK)
 			engine->phase = RR_RUNNING;

@@ -160,8 +160,8 @@ static enum rr_mode receive_mode(const struct work *work, const struct rr_receiv
 	const struct rr_row *row = work->row;
 	bool lands = row->action == RR_ACTION_COPY && row->buffer != RR_SCRATCH;
 
-	return rr_mode_choose(&engine->peer_places[receive->peer][receive->source],
-			      lands ? &engine->open.place[row->buffer] : NULL, engine->in[receive->peer]->cma);
+	return rr_mode_choose(engine->in[receive->peer], &engine->peer_places[receive->peer][receive->source],
+			      lands ? &engine->open.place[row->buffer] : NULL);
 }
 
 static enum rr_mode send_mode(const struct work *work, const struct rr_send *send)
@@ -169,9 +169,8 @@ static enum rr_mode send_mode(const struct work *work, const struct rr_send *sen
 	struct rr_engine *engine = work->engine;
 	bool lands = send->lands >= 0 && send->lands != RR_SCRATCH;
 
-	return rr_mode_choose(&engine->open.place[work->row->buffer],
-			      lands ? &engine->peer_places[send->peer][send->lands] : NULL,
-			      engine->out[send->peer]->cma);
+	return rr_mode_choose(engine->out[send->peer], &engine->open.place[work->row->buffer],
+			      lands ? &engine->peer_places[send->peer][send->lands] : NULL);
 }
 
 /* All sources in their stated order. RR_AGAIN: an input is not here yet. */
@@ -187,13 +186,19 @@ static rr_status gather_sources(const struct work *work, struct slice *slice)
 		const struct rr_receive *receive = &work->plan->rows->receives[(uint32_t)row->receive_begin + i];
 		struct rr_link *in = engine->in[receive->peer];
 		uint32_t order = receive->order + (uint32_t)work->round * work->plan->rows->receives_from[receive->peer];
-		struct rr_transfer transfer = {.op = engine->op, .order = order, .slice = slice->number,
-					       .bytes = slice->bytes, .mode = receive_mode(work, receive),
-					       .buffer = (enum rr_buffer_id)receive->source};
+		struct rr_transfer transfer;
 		uint64_t run = slice->bytes;
 
-		transfer.implied = rr_mode_implied(transfer.mode, receive->source);
+		transfer.op = engine->op;
+		transfer.order = order;
+		transfer.slice = slice->number;
+		transfer.bytes = slice->bytes;
+		transfer.mode = receive_mode(work, receive);
+		transfer.landing = NULL;
+		transfer.buffer = (enum rr_buffer_id)receive->source;
 		transfer.coordinate = work->state->begin + slice->offset;
+		transfer.implied = rr_mode_implied(transfer.mode, receive->source);
+		transfer.piece_count = 0;
 
 		if (engine->rows_received[receive->peer] != order) {
 			engine->waiting_peer = receive->peer;
@@ -219,22 +224,45 @@ static rr_status gather_sources(const struct work *work, struct slice *slice)
 	return RR_OK;
 }
 
+/* Where the bytes lie here, for links that send from there. */
+static void fill_pieces(const struct work *work, uint64_t offset, struct rr_transfer *transfer)
+{
+	const struct rr_buffer *buffer = &work->engine->buffers[work->row->buffer];
+	uint64_t coordinate = coordinate_of(work, work->row->buffer, work->row->cell, offset);
+	uint32_t count = 0;
+
+	for (uint64_t done = 0; done < transfer->bytes; count++) {
+		uint64_t run = transfer->bytes - done;
+		if (count == RR_PIECES_MAX) {
+			transfer->piece_count = 0;
+			return;
+		}
+		transfer->pieces[count].iov_base = address_at(buffer, coordinate + done, &run);
+		transfer->pieces[count].iov_len = run;
+		done += run;
+	}
+	transfer->piece_count = count;
+}
+
 static void fill_transfer(const struct work *work, const struct rr_send *send, uint32_t number, uint64_t offset,
 			  uint32_t bytes, struct rr_transfer *transfer)
 {
 	enum rr_mode mode = send_mode(work, send);
 	int32_t buffer = mode == RR_MODE_WRITE ? send->lands : work->row->buffer;
 
-	*transfer = (struct rr_transfer){
-		.op = work->engine->op,
-		.order = send->order + (uint32_t)work->round * work->plan->rows->sends_to[send->peer],
-		.slice = number,
-		.bytes = bytes,
-		.mode = mode,
-		.buffer = (enum rr_buffer_id)buffer,
-		.coordinate = coordinate_of(work, buffer, work->row->cell, offset),
-		.implied = rr_mode_implied(mode, buffer),
-	};
+	/* Not by one initializer: that would clear the pieces, too. */
+	transfer->op = work->engine->op;
+	transfer->order = send->order + (uint32_t)work->round * work->plan->rows->sends_to[send->peer];
+	transfer->slice = number;
+	transfer->bytes = bytes;
+	transfer->mode = mode;
+	transfer->landing = NULL;
+	transfer->buffer = (enum rr_buffer_id)buffer;
+	transfer->coordinate = coordinate_of(work, buffer, work->row->cell, offset);
+	transfer->implied = rr_mode_implied(mode, buffer);
+	transfer->piece_count = 0;
+	if (work->engine->out[send->peer]->kind != RR_LINK_MAPPED)
+		fill_pieces(work, offset, transfer);
 }
 
 /* A reserve that is not committed is given back. */
@@ -336,6 +364,7 @@ static void commit_slice(struct rr_send_state *sent, struct rr_link *out, const 
 	if (sent->sent == 0)
 		sent->first = out->sent;
 	out->held = out->held || transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA;
+	/* A far link sets `held` itself, in commit(): it knows whether it sends from our memory. */
 	out->ops->commit(out, transfer);
 	sent->sent++;
 }

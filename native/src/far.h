@@ -5,7 +5,7 @@
  * slow: set-up messages of the edge's transport, STATE, FAILED and CLOSED. What a far rank says of
  * itself is written into its mirror page, which watch.c reads as it reads a near rank's own.
  *
- *   IDLE -> DIALING -> GREETING -> UP -> ENDED
+ *   IDLE -> JOINING -> UP -> ENDED
  *
  * Threads: the driver of the communicator only. Nothing here blocks.
  */
@@ -15,8 +15,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "net.h"
+#include "hello.h"
 #include "page.h"
+#include "proof.h"
 #include "rdmaring.h"
 
 #define RR_FAR_BODY_MAX 4096u   /* of one control message */
@@ -25,11 +26,11 @@
 struct rr_far;
 
 /*
- * What an edge's transport is told. user: the transport's. All may be NULL. They are called by rr_far_look() and
- * rr_far_want(), on the driver.
+ * What an edge's transport is told. user: the transport's. All may be NULL. They are called by rr_far_look(),
+ * on the driver.
  */
 struct rr_edge_ops {
-	/* The control connection is up (again never: an edge lives once). */
+	/* The control connection is up (once: an edge lives once). */
 	void (*up)(void *user);
 	/* A set-up message of the peer's transport; body is valid during the call. */
 	void (*message)(void *user, const void *body, uint32_t bytes);
@@ -37,17 +38,49 @@ struct rr_edge_ops {
 	void (*stream)(void *user, uint32_t stream, int socket);
 };
 
-enum rr_edge_state { RR_EDGE_IDLE = 0, RR_EDGE_DIALING = 1, RR_EDGE_GREETING = 2, RR_EDGE_UP = 3, RR_EDGE_ENDED = 4 };
+enum rr_edge_state { RR_EDGE_IDLE = 0, RR_EDGE_JOINING = 1, RR_EDGE_UP = 2, RR_EDGE_ENDED = 3 };
+
+/* ---- for transports ---- */
 
 /* Who serves the edge to `peer`, and how many data sockets it wants (0..RR_FAR_STREAMS_MAX; both ends alike). */
 void rr_far_serve(struct rr_far *far, int32_t peer, const struct rr_edge_ops *ops, void *user, uint32_t streams);
-/* Begin to join the edge if that has not begun. Errors: none of the peer's addresses can be reached, and why. */
+/* Begin to join the edge if that has not begun, and go on with it. Errors: no address of the peer can be reached. */
 rr_status rr_far_want(struct rr_far *far, int32_t peer);
 enum rr_edge_state rr_far_state(const struct rr_far *far, int32_t peer);
 /* A set-up message to the peer's transport. The edge is UP. RR_AGAIN: no room now. */
 rr_status rr_far_send(struct rr_far *far, int32_t peer, const void *body, uint32_t bytes);
+/* A peer's OPEN came: its mirror page tells that it is in `op`. descriptor: may be NULL. */
+void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_descriptor *descriptor);
 /* Let the driver's sleep end when fd has news (edge-triggered). Remove before closing fd. */
 rr_status rr_far_sleep_on(struct rr_far *far, int fd);
 void rr_far_sleep_off(struct rr_far *far, int fd);
+/* Where the peer is, and why it is no rank of this node. */
+void rr_far_facts(const struct rr_far *far, int32_t peer, rr_link_facts *facts);
+/* "10.0.0.1:4000 -> 10.0.0.2:5000", or "" before the edge is up. */
+void rr_far_path(const struct rr_far *far, int32_t peer, char *text, size_t size);
+
+/* ---- for the communicator ---- */
+
+/* Listen; where to reach this rank goes into the hello. */
+rr_status rr_far_prepare(int32_t rank, int32_t world, struct rr_hello *hello, struct rr_far **out);
+/* All hellos are here. key: of the job. own: this rank's page, from which STATE is told. near: ranks of this node. */
+rr_status rr_far_start(struct rr_far *far, const struct rr_hello *hellos, const int32_t *node,
+		       const uint8_t key[RR_KEY_BYTES], struct rr_page *own);
+void rr_far_close(struct rr_far *far);
+/* The mirror page of a far rank. */
+struct rr_page *rr_far_page(struct rr_far *far, int32_t peer);
+/* On which a sleeping driver waits, and the eventfd that wakes it. */
+int rr_far_sleeper(const struct rr_far *far);
+int rr_far_bell(const struct rr_far *far);
+/* Read and write what is there. The number of a rank whose connection ended unexpectedly, or -1. */
+int32_t rr_far_look(struct rr_far *far);
+/* Why: "its connection ended (Connection reset by peer)". */
+const char *rr_far_lost(const struct rr_far *far, int32_t peer);
+/* This rank has waited in `op`: tell all far ranks, joining edges to those that have none. */
+void rr_far_tell_state(struct rr_far *far, uint64_t op);
+/* The page says FAILED or CLOSED: tell every joined far rank. */
+void rr_far_tell_end(struct rr_far *far);
+/* Strangers turned away since the beginning; the last one's address and why. */
+uint64_t rr_far_strangers(const struct rr_far *far, char *last, size_t size);
 
 #endif

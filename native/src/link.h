@@ -66,8 +66,8 @@ struct rr_transfer {
 struct rr_link_ops {
 	const char *transport;
 
-	/* Tell the peer which operation this rank entered. RR_AGAIN: no room yet. */
-	rr_status (*open_post)(struct rr_link *out, const struct rr_open *open);
+	/* Tell the peer which operation this rank entered. RR_AGAIN: no room yet. descriptor: what open->descriptor is the hash of. */
+	rr_status (*open_post)(struct rr_link *out, const struct rr_open *open, const struct rr_descriptor *descriptor);
 	/* The peer's OPEN for `op`. RR_AGAIN: it has not entered. The line stays valid during op. */
 	rr_status (*open_peek)(struct rr_link *in, uint64_t op, const struct rr_open **open);
 	/*

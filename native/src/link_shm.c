@@ -54,18 +54,21 @@ static struct link_shm *self(struct rr_link *link)
 
 /* ---- OPEN: one line in the sender's page serves all its links ---- */
 
-static rr_status shm_open_post(struct rr_link *link, const struct rr_open *open)
+static rr_status shm_open_post(struct rr_link *link, const struct rr_open *open, const struct rr_descriptor *descriptor)
 {
 	struct rr_shm *shm = self(link)->shm;
 	struct rr_open *line;
 	uint64_t op = rr_own64(&open->op);
 
+	(void)descriptor; /* it lies in our page */
 	line = &shm->page->opens[op % RR_ENTRY_COUNT];
 	if (rr_own64(&line->op) != op) {
 		if (op >= shm->open_limit) {
 			uint64_t done = UINT64_MAX;
 			for (int32_t r = 0; r < shm->world; r++) {
-				uint64_t theirs = r == shm->rank ? UINT64_MAX : rr_observe64(&shm->peers[r].page->op_done);
+				uint64_t theirs = r == shm->rank || !rr_shm_has(shm, r)
+							  ? UINT64_MAX
+							  : rr_observe64(&shm->peers[r].page->op_done);
 				done = theirs < done ? theirs : done;
 			}
 			shm->open_limit = done + 1 + RR_ENTRY_COUNT;
@@ -191,6 +194,8 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 		if (!*place)
 			return rr_fail(RR_ERR_PROTOCOL, "rank %d granted less memory than the operation writes", link->peer);
 		return RR_OK;
+	case RR_MODE_STREAM:
+		break;
 	case RR_MODE_SLOT:
 		if (!take_room(this, transfer->bytes)) {
 			shm_released(link);
@@ -300,6 +305,8 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 		return RR_OK;
 	case RR_MODE_CMA:
 		return fetch(this, transfer, line->coordinate, data);
+	case RR_MODE_STREAM:
+		break;
 	}
 	return wrong_data(link, line, transfer);
 }
@@ -320,7 +327,7 @@ static void shm_release(struct rr_link *link, uint32_t bytes)
 
 static void shm_flush(struct rr_link *link)
 {
-	rr_shm_wake(self(link)->shm->peers[link->peer].page);
+	rr_shm_wake(self(link)->shm, link->peer);
 }
 
 static void shm_close(struct rr_link *link)
@@ -350,8 +357,8 @@ rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, uint
 	struct link_shm *this = calloc(1, sizeof(*this));
 	struct rr_page *sender = outgoing ? shm->page : shm->peers[peer].page;
 	struct rr_page *receiver = outgoing ? shm->peers[peer].page : shm->page;
-	uint32_t to = (uint32_t)(outgoing ? peer : shm->rank);
-	uint32_t from = (uint32_t)(outgoing ? shm->rank : peer);
+	uint32_t to = (uint32_t)shm->index[outgoing ? peer : shm->rank];
+	uint32_t from = (uint32_t)shm->index[outgoing ? shm->rank : peer];
 
 	if (!this)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a link to rank %d", peer);

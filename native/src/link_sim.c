@@ -70,12 +70,13 @@ static void *memory_of(const struct edge *edge, int32_t rank, enum rr_buffer_id 
 
 /* ---- OPEN ---- */
 
-static rr_status sim_open_post(struct rr_link *link, const struct rr_open *open)
+static rr_status sim_open_post(struct rr_link *link, const struct rr_open *open, const struct rr_descriptor *descriptor)
 {
 	struct edge *edge = edge_of(link);
 
 	uint64_t at = open->op % RR_SIM_OPERATIONS_MAX;
 
+	(void)descriptor; /* all ranks run one plan */
 	edge->opens[at] = *open;
 	edge->open_arrives_ns[at] = edge->sim->now_ns + delay(edge->sim);
 	return RR_OK;
@@ -209,6 +210,7 @@ static rr_status sim_peek(struct rr_link *link, const struct rr_transfer *wanted
 		*data = memory_of(edge, edge->from, sent->buffer, sent->coordinate);
 		break;
 	case RR_MODE_WRITE:
+	case RR_MODE_STREAM:
 		*data = wanted->landing;
 		break;
 	}

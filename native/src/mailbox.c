@@ -36,6 +36,49 @@ static void scatter(const struct rr_buffer *output, const uint8_t *result)
 	}
 }
 
+/* To ranks on other nodes it goes as a message. An error is told by the next poll. */
+static void post_far(struct rr_mailbox *mailbox, const struct rr_plan *plan, const uint8_t *payload)
+{
+	struct rr_shm *shm = mailbox->shm;
+
+	mailbox->status = RR_OK;
+	for (int32_t r = 0; r < shm->world; r++) {
+		struct rr_link *out = mailbox->out[r];
+		if (rr_shm_has(shm, r))
+			continue;
+		rr_status status = out->ops->tiny_post(out, tag_of(mailbox, plan), payload, (uint32_t)plan->vector_bytes);
+		if (status == RR_AGAIN) /* all earlier messages were taken: it is the operation before this that failed */
+			status = rr_fail(RR_ERR_PROTOCOL, "rank %d does not take tiny messages", r);
+		if (status < 0 && mailbox->status >= 0) {
+			rr_error_here()->peer = r;
+			mailbox->status = status;
+			mailbox->error = *rr_error_here();
+		}
+	}
+}
+
+/* RR_OK: the far peer's message is here, and it is the one expected. */
+static rr_status peek_far(struct rr_mailbox *mailbox, const struct rr_plan *plan, int32_t peer, uint64_t expected)
+{
+	struct rr_link *in = mailbox->in[peer], *out = mailbox->out[peer];
+	uint64_t tag;
+	uint32_t bytes;
+	rr_status status = out->ops->progress(out);
+
+	if (status >= 0)
+		status = in->ops->progress(in);
+	if (status >= 0)
+		status = in->ops->tiny_peek(in, mailbox->serial, &tag, &mailbox->payloads[peer], &bytes);
+	if (status < 0)
+		rr_error_here()->peer = peer;
+	if (status != RR_OK)
+		return status;
+	if (tag == expected && bytes == plan->vector_bytes)
+		return RR_OK;
+	/* Another operation: the watch tells which, when both have told each other what they are in. */
+	return RR_AGAIN;
+}
+
 void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, const struct rr_buffer *input)
 {
 	struct rr_shm *shm = mailbox->shm;
@@ -49,6 +92,8 @@ void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, con
 		memcpy(payload, input->zero, 8);
 	else if (plan->vector_bytes)
 		memcpy(payload, input->zero, plan->vector_bytes);
+	if (mailbox->out)
+		post_far(mailbox, plan, payload);
 	/* pairs with rr_mailbox_poll() */
 	rr_publish64(&rr_page_mailbox(shm->page, &shm->layout)[mailbox->serial & 1].tag, tag_of(mailbox, plan));
 	mailbox->unrung = true;
@@ -63,8 +108,8 @@ void rr_mailbox_ring(struct rr_mailbox *mailbox)
 	mailbox->unrung = false;
 	rr_store_before_load();
 	for (int32_t r = 0; r < shm->world; r++)
-		if (r != shm->rank)
-			rr_shm_wake(shm->peers[r].page);
+		if (r != shm->rank && rr_shm_has(shm, r))
+			rr_shm_wake(shm, r);
 }
 
 rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan, const struct rr_buffer *output)
@@ -73,9 +118,17 @@ rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan
 	uint64_t expected = tag_of(mailbox, plan);
 	const void *sources[RR_MAILBOX_WORLD_MAX];
 
+	if (mailbox->status < 0)
+		return rr_error_set(&mailbox->error);
 	for (; mailbox->checked < shm->world; mailbox->checked++) {
 		int32_t peer = shm->rank + mailbox->checked;
 		peer -= peer >= shm->world ? shm->world : 0;
+		if (!rr_shm_has(shm, peer)) {
+			rr_status status = peek_far(mailbox, plan, peer, expected);
+			if (status != RR_OK)
+				return status;
+			continue;
+		}
 		uint64_t tag = rr_observe64(&rr_page_mailbox(shm->peers[peer].page, &shm->layout)[mailbox->serial & 1].tag);
 		if (tag == expected)
 			continue;
@@ -87,7 +140,8 @@ rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan
 	if (!plan->vector_bytes)
 		return RR_OK;
 	for (int32_t r = 0; r < shm->world; r++)
-		sources[r] = payload_of(mailbox, shm->peers[r].page, plan->vector_bytes);
+		sources[r] = rr_shm_has(shm, r) ? payload_of(mailbox, shm->peers[r].page, plan->vector_bytes)
+						: mailbox->payloads[r];
 	uint8_t packed[RR_MAILBOX_BYTES];
 	void *result = output->count ? (void *)packed : output->zero;
 	struct rr_combine pass = {.dst = &result, .dst_count = 1, .src = sources, .src_count = (uint32_t)shm->world,

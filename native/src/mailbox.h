@@ -13,6 +13,7 @@
 
 #include "engine.h"
 #include "plan.h"
+#include "link.h"
 #include "shm.h"
 
 #define RR_MAILBOX_WORLD_MAX RR_COMBINE_SOURCES_MAX
@@ -23,6 +24,11 @@ struct rr_mailbox {
 	int32_t checked;  /* peers whose tag was seen, counted round from our rank */
 	bool unrung;      /* posted, and no sleeper was woken for it yet */
 	int32_t mismatch; /* the peer whose tag has another hash */
+	/* ranks on other nodes; NULL where there are none */
+	struct rr_link **out, **in;
+	const void *payloads[RR_MAILBOX_WORLD_MAX];
+	rr_status status; /* of the last post */
+	rr_error error;
 };
 
 void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, const struct rr_buffer *input);

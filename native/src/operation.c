@@ -50,7 +50,7 @@ rr_status rr_operation_place(struct rr_comm *comm, const void *address, uint64_t
 		out->base = (uint64_t)((const char *)address - region.address) - begin;
 		out->region = region.id;
 		out->reach = RR_REACH_REGION;
-	} else if (bytes >= cma_bytes_min(comm->world)) {
+	} else if (bytes >= cma_bytes_min(comm->shm.count)) {
 		out->base = (uint64_t)(uintptr_t)address - begin;
 		out->reach = RR_REACH_CMA;
 	}

@@ -17,18 +17,18 @@ static uint64_t align_up(uint64_t value, uint64_t to)
 	return (value + to - 1) / to * to;
 }
 
-void rr_layout_set(struct rr_layout *layout, uint32_t world, uint64_t slot_bytes, uint32_t slot_count)
+void rr_layout_set(struct rr_layout *layout, uint32_t count, uint64_t slot_bytes, uint32_t slot_count)
 {
-	layout->world = world;
+	layout->count = count;
 	layout->slot_bytes = slot_bytes;
 	layout->slot_count = slot_count;
 	layout->link_bytes = slot_bytes * slot_count;
 	layout->consumed = align_up(sizeof(struct rr_page), RR_CACHE_LINE);
-	layout->mailbox = layout->consumed + (uint64_t)world * sizeof(struct rr_line);
+	layout->mailbox = layout->consumed + (uint64_t)count * sizeof(struct rr_line);
 	layout->mailbox_payload = layout->mailbox + 2 * sizeof(struct rr_mailbox_line);
 	layout->rings = layout->mailbox_payload + 2ull * RR_MAILBOX_BYTES;
-	layout->slots = align_up(layout->rings + (uint64_t)world * RR_RING_COUNT * sizeof(struct rr_data), PAGE_BYTES);
-	layout->bytes = align_up(layout->slots + (uint64_t)world * layout->link_bytes, PAGE_BYTES);
+	layout->slots = align_up(layout->rings + (uint64_t)count * RR_RING_COUNT * sizeof(struct rr_data), PAGE_BYTES);
+	layout->bytes = align_up(layout->slots + (uint64_t)count * layout->link_bytes, PAGE_BYTES);
 }
 
 uint64_t rr_hash_bytes(const void *bytes, size_t size, uint64_t seed)

@@ -13,7 +13,7 @@
  *      5  opens[16]       see wire.h
  *     21  descriptors[64]
  *         error           written before state says FAILED
- *         consumed[world] per sender: transfers released by this rank, one line each
+ *         consumed[count] per sender of the node: transfers released by this rank, one line each
  *         mailbox lines   two, alternating by mailbox serial; then two payload areas
  *         rings           per receiver: DATA lines
  *         slots           per receiver, on page boundaries
@@ -29,7 +29,7 @@
 #include "wire.h"
 
 #define RR_PAGE_MAGIC 0x45474150474e5252ull /* "RRNGPAGE" */
-#define RR_PAGE_VERSION 1u                   /* raise on any change to this picture */
+#define RR_PAGE_VERSION 2                    /* raise on any change to this picture */
 #define RR_ENTRY_COUNT 16u                   /* operations back that can be told apart */
 #define RR_DESCRIPTOR_COUNT 64u              /* fits the low byte of an entry */
 #define RR_MAILBOX_LINE_BYTES 56u            /* payload beside the tag */
@@ -39,6 +39,9 @@
 _Static_assert(RR_DESCRIPTOR_COUNT <= 256, "an entry has a byte for the descriptor");
 
 enum rr_page_state { RR_PAGE_SETUP = 0, RR_PAGE_RUNNING = 1, RR_PAGE_FAILED = 2, RR_PAGE_CLOSED = 3 };
+
+/* How the owner of a page sleeps, and so how it is woken. */
+enum rr_sleep { RR_SLEEPS_NOT = 0, RR_SLEEPS_ON_FUTEX = 1, RR_SLEEPS_ON_EPOLL = 2 };
 
 struct rr_mailbox_line {
 	alignas(RR_CACHE_LINE) _Atomic uint64_t tag; /* serial << 32 | descriptor hash; last */
@@ -63,7 +66,7 @@ struct rr_page {
 
 	alignas(RR_CACHE_LINE) _Atomic uint32_t state; /* enum rr_page_state */
 	_Atomic uint32_t bell;                          /* futex word of the sleeping owner */
-	_Atomic uint32_t sleeping;
+	_Atomic uint32_t sleeping;                      /* enum rr_sleep */
 
 	alignas(RR_CACHE_LINE) _Atomic uint64_t op_done; /* the last finished operation; ops count from 1 */
 	_Atomic uint64_t position;                        /* row << 32 | slice of the operation in flight */
@@ -80,7 +83,7 @@ _Static_assert(offsetof(struct rr_page, opens) == 320, "sixteen entries are two 
 
 /* Where things lie in a segment; the same for all ranks of a communicator. */
 struct rr_layout {
-	uint32_t world;
+	uint32_t count; /* ranks of the node */
 	uint32_t slot_count;
 	uint64_t slot_bytes;
 	uint64_t link_bytes; /* slots of one link */
@@ -88,7 +91,7 @@ struct rr_layout {
 	uint64_t bytes;                                             /* of the whole segment */
 };
 
-void rr_layout_set(struct rr_layout *layout, uint32_t world, uint64_t slot_bytes, uint32_t slot_count);
+void rr_layout_set(struct rr_layout *layout, uint32_t count, uint64_t slot_bytes, uint32_t slot_count);
 
 static inline struct rr_line *rr_page_consumed(struct rr_page *page, const struct rr_layout *layout, uint32_t sender)
 {

@@ -238,6 +238,8 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
 	status = grow_scratch(comm, plan->scratch_bytes);
 	if (status >= 0) {
 		attach(comm, plan);
+		for (uint32_t i = 0; i < plan->peer_count; i++)
+			plan->far = plan->far || !rr_shm_has(&comm->shm, plan->peers[i]);
 		plan->descriptor_index = comm->descriptor_next++ % RR_DESCRIPTOR_COUNT;
 	}
 	rr_drive_leave(comm);

@@ -31,6 +31,7 @@ struct rr_plan {
 	bool mailbox;
 	int32_t *peers; /* that this rank has links to in this schedule */
 	uint32_t peer_count;
+	bool far; /* some of them are on other nodes */
 	bool uses[RR_BUFFER_COUNT]; /* which buffers this rank's rows touch */
 	/* what this rank holds: [begin, end) of the vector */
 	uint64_t input_begin, input_end;

@@ -19,9 +19,9 @@
 #endif
 #define REGION_BYTES_MAX (1ull << 46)
 
-enum news_kind { NEWS_REGION = 1, NEWS_FREED = 2 };
+enum news_kind { NEWS_REGION = 1, NEWS_FREED = 2, NEWS_BELL = 3 };
 
-struct news { /* a message between two ranks of a node; NEWS_REGION comes with a descriptor */
+struct news { /* a message between two ranks of a node; NEWS_REGION and NEWS_BELL come with a descriptor */
 	uint32_t kind;
 	uint32_t id;
 	uint64_t bytes;
@@ -37,15 +37,6 @@ uint64_t rr_shm_bytes_used(void)
 void rr_shm_bytes_add(int64_t bytes)
 {
 	atomic_fetch_add_explicit(&bytes_used, bytes, memory_order_relaxed);
-}
-
-void rr_shm_wake(struct rr_page *page)
-{
-	/* Pairs with the fence in rr_wait_sleep(): either we see it sleep, or it sees what we published. */
-	if (rr_own32(&page->sleeping)) {
-		atomic_fetch_add_explicit(&page->bell, 1, memory_order_release);
-		syscall(SYS_futex, &page->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
-	}
 }
 
 static rr_status tell_all(struct rr_shm *shm, const struct news *news, int fd)
@@ -158,9 +149,47 @@ static bool read_news(struct rr_shm_peer *peer)
 			take_region(peer, &news, fd);
 		else if (got == sizeof(news) && news.kind == NEWS_FREED)
 			drop_region(peer, news.id);
+		else if (got == sizeof(news) && news.kind == NEWS_BELL && peer->bell < 0) {
+			peer->bell = fd;
+			fd = -1;
+		}
 		if (fd >= 0)
 			close(fd);
 	}
+}
+
+void rr_shm_wake(struct rr_shm *shm, int32_t r)
+{
+	struct rr_page *page = shm->peers[r].page;
+	uint32_t how = rr_own32(&page->sleeping);
+	uint64_t one = 1;
+
+	/* Pairs with the fence in rr_wait_step(): either we see it sleep, or it sees what we published. */
+	if (how == RR_SLEEPS_NOT)
+		return;
+	if (how == RR_SLEEPS_ON_FUTEX) {
+		atomic_fetch_add_explicit(&page->bell, 1, memory_order_release);
+		syscall(SYS_futex, &page->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+		return;
+	}
+	int bell = r == shm->rank ? shm->bell : shm->peers[r].bell;
+	if (bell < 0 && r != shm->rank) { /* its eventfd still waits in our socket */
+		read_news(&shm->peers[r]);
+		bell = shm->peers[r].bell;
+	}
+	if (bell >= 0 && write(bell, &one, sizeof(one)) < 0)
+		return; /* the counter is full: it rings already */
+}
+
+rr_status rr_shm_start(struct rr_shm *shm, int bell)
+{
+	struct news news = {.kind = NEWS_BELL};
+
+	shm->bell = bell;
+	if (bell >= 0 && tell_all(shm, &news, bell) == RR_AGAIN)
+		return rr_fail(RR_ERR_SETUP, "a new socket to a rank of this node is full");
+	rr_publish32(&shm->page->state, RR_PAGE_RUNNING);
+	return RR_OK;
 }
 
 static bool find_mapping(const struct rr_shm_peer *peer, uint32_t id, struct rr_mapping *out)
@@ -208,6 +237,21 @@ int32_t rr_shm_look(struct rr_shm *shm)
 	return dead;
 }
 
+void rr_shm_part(struct rr_shm *shm, int32_t r)
+{
+	struct rr_shm_peer *peer = &shm->peers[r];
+
+	if (peer->page && r != shm->rank)
+		munmap(peer->page, shm->layout.bytes);
+	if (peer->socket >= 0)
+		close(peer->socket);
+	if (peer->pidfd >= 0)
+		close(peer->pidfd);
+	if (peer->bell >= 0)
+		close(peer->bell);
+	*peer = (struct rr_shm_peer){.socket = -1, .pidfd = -1, .bell = -1};
+}
+
 void rr_shm_close(struct rr_shm *shm)
 {
 	for (int32_t r = 0; shm->peers && r < shm->world; r++) {
@@ -215,16 +259,14 @@ void rr_shm_close(struct rr_shm *shm)
 		for (uint32_t i = 0; i < peer->mapping_count; i++)
 			munmap(peer->mappings[i].address, peer->mappings[i].bytes);
 		free(peer->mappings);
-		if (peer->page)
-			munmap(peer->page, shm->layout.bytes);
-		if (peer->socket >= 0)
-			close(peer->socket);
-		if (peer->pidfd >= 0)
-			close(peer->pidfd);
+		rr_shm_part(shm, r);
 	}
-	if (shm->page)
+	if (shm->page) {
+		munmap(shm->page, shm->layout.bytes);
 		rr_shm_bytes_add(-(int64_t)shm->layout.bytes);
+	}
 	free(shm->peers);
+	free(shm->index);
 	free(shm->announced);
 	if (shm->memfd >= 0)
 		close(shm->memfd);

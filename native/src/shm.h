@@ -1,6 +1,8 @@
 /*
  * shm.h - the ranks of one node that can map each other's memory.
  *
+ * Peers are numbered by their rank in the world; `index` numbers those of this node, which is how a
+ * segment lays out its rings and slots. A rank on another node has no index, no page and no socket here.
  * Every rank's segment is mapped by all; a unix socket joins each pair and carries descriptors of
  * registered memory; a pidfd tells of a peer's death. Links and mailboxes work on these mappings.
  *
@@ -12,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "hello.h"
 #include "memory.h"
 #include "page.h"
 #include "rdmaring.h"
@@ -27,6 +30,7 @@ struct rr_shm_peer {
 	struct rr_page *page;
 	int socket; /* SOCK_SEQPACKET; -1 for oneself */
 	int pidfd;  /* -1 where the kernel has none */
+	int bell;   /* its eventfd, where it may sleep in epoll; -1 */
 	int32_t pid; /* as seen from this process */
 	bool cma;    /* we may read the peer's ordinary memory */
 	bool cma_of_us; /* the peer may read ours */
@@ -37,8 +41,11 @@ struct rr_shm_peer {
 
 struct rr_shm {
 	int32_t rank, world;
+	int32_t count;  /* ranks on this node */
+	int32_t *index; /* [world] among them, or -1 */
 	struct rr_layout layout;
-	uint8_t token[16];
+	uint8_t token[RR_TOKEN_BYTES];
+	int bell; /* our own eventfd where this communicator has far ranks, else -1 */
 	struct rr_page *page; /* our own */
 	int memfd;
 	bool cma_wanted;
@@ -49,8 +56,19 @@ struct rr_shm {
 	uint64_t open_limit; /* OPENs below this do not overwrite one that a peer may still read */
 };
 
-rr_status rr_shm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, void *user,
-			const rr_options *options, struct rr_shm *shm);
+/* Our token, socket and wishes into the hello; *listener is the caller's to close. */
+rr_status rr_shm_prepare(int32_t rank, int32_t world, const rr_options *options, struct rr_shm *shm,
+			 struct rr_hello *hello, int *listener);
+/* A world of one. */
+rr_status rr_shm_alone(struct rr_shm *shm, const struct rr_hello *hello);
+/*
+ * Join the ranks r with node[r] == node[rank]. Two exchanges, made by all ranks of the world. A node that cannot prove
+ * itself is taken apart: node[] then numbers its ranks apart, on all ranks alike, and *reason says why.
+ */
+rr_status rr_shm_join(struct rr_shm *shm, const struct rr_hello *hellos, int32_t *node, int listener,
+		      rr_exchange_fn exchange, void *user, char *reason, size_t size);
+/* Say RUNNING; the eventfd (or -1) on which we sleep goes to the node's ranks. */
+rr_status rr_shm_start(struct rr_shm *shm, int bell);
 /* Unmaps everything; goes on after a failure. The page must say CLOSED or FAILED before. */
 void rr_shm_close(struct rr_shm *shm);
 
@@ -61,8 +79,16 @@ rr_status rr_shm_mapping(struct rr_shm *shm, int32_t peer, uint32_t id, struct r
 /* Read what the peers' sockets hold; the number of a dead peer, or -1. A closed peer is not dead. */
 int32_t rr_shm_look(struct rr_shm *shm);
 
-/* Wake the owner of a page if it sleeps. After something was published for it. */
-void rr_shm_wake(struct rr_page *page);
+/* Whether rank r is on this node. */
+static inline bool rr_shm_has(const struct rr_shm *shm, int32_t r)
+{
+	return shm->index[r] >= 0;
+}
+/* Wake a rank of this node (or ourselves) if it sleeps. After something was published for it. */
+void rr_shm_wake(struct rr_shm *shm, int32_t r);
+
+/* Forget a peer: its page, socket and descriptors. */
+void rr_shm_part(struct rr_shm *shm, int32_t r);
 
 /* Of all segments that this process owns. */
 uint64_t rr_shm_bytes_used(void);

@@ -1,14 +1,5 @@
 /*
- * shm_setup.c - how the ranks of a node find and map each other.
- *
- *   1 exchange   who am I, where do I listen, what is my token, how large may slots be  (rendezvous)
- *   2 segment    made with the smallest slots that any rank asked for
- *   3 exchange   how that went                                       (rendezvous)
- *   4 sockets    each rank connects to all lower ones; both ends send their segment's descriptor
- *   5 proof      the mapped page holds the token told in 1: the same node, whatever names say
- *   6 exchange   how it went, and whose ordinary memory can be read  (rendezvous)
- *
- * A rank that fails goes on to the next exchange, so that all fail together and name it.
+ * shm_setup.c - how the ranks of a node map each other: steps 2 to 6 of hello.h.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,33 +20,19 @@
 #include "shm.h"
 #include "status.h"
 
-#define SETUP_TIMEOUT_NS (60 * RR_NS_PER_S) /* of the sockets' part: all ranks are known to be there */
-#define NODE_WORLD_MAX 512                  /* ranks of one node: a socket and a segment a pair */
+#define SETUP_TIMEOUT_NS (20 * RR_NS_PER_S) /* of the sockets' part: all ranks are known to be there */
+#define NODE_COUNT_MAX 512                  /* ranks of one node: a socket and a segment a pair */
 #define SLOT_BYTES_MIN 4096u
-
-struct hello {
-	uint32_t wire_version;
-	uint32_t page_version;
-	int32_t status;
-	int32_t pid;
-	uint64_t slot_bytes;
-	uint32_t slot_count;
-	uint32_t cma_wanted;
-	uint64_t token_address; /* where the token lies in that process, for the probe of CMA */
-	uint8_t token[16];
-	char boot_id[40];
-	char socket_name[40];
-	char message[256];
-};
 
 struct introduction { /* the first message on a pair's socket, with the segment's descriptor */
 	int32_t rank;
-	uint8_t token[16];
+	uint8_t token[RR_TOKEN_BYTES];
 };
 
 struct outcome { /* followed by world bytes: whose ordinary memory we can read */
 	int32_t status;
-	char message[252];
+	int32_t unproven; /* what claimed to be this node could not be reached, or was not it */
+	char message[248];
 };
 
 static uint64_t process_start_time(void)
@@ -78,40 +55,35 @@ static uint64_t process_start_time(void)
 	return ticks;
 }
 
-static void read_boot_id(char *text, size_t size)
-{
-	const char *given = getenv("RDMARING_HOST_ID");
-	FILE *file;
-
-	memset(text, 0, size);
-	if (given && *given) {
-		snprintf(text, size, "%s", given);
-		return;
-	}
-	file = fopen("/proc/sys/kernel/random/boot_id", "r");
-	if (!file)
-		return;
-	if (fgets(text, (int)size, file))
-		text[strcspn(text, "\n")] = 0;
-	fclose(file);
-}
-
-/* Slots shrink until all links of all communicators fit the process's budget. */
-static rr_status choose_slots(const rr_options *options, int32_t world, struct rr_layout *layout)
+static uint64_t budget_left(const rr_options *options)
 {
 	uint64_t used = rr_shm_bytes_used();
-	uint64_t budget = options->memory_budget_bytes > used ? options->memory_budget_bytes - used : 0;
-	uint64_t slot_bytes = options->slot_bytes;
 
+	return options->memory_budget_bytes > used ? options->memory_budget_bytes - used : 0;
+}
+
+/*
+ * A process with more communicators has less left of its budget: all ranks of a node take what the poorest
+ * can, and slots shrink until all links fit.
+ */
+static rr_status choose_slots(struct rr_shm *shm, const struct rr_hello *hellos)
+{
+	uint64_t slot_bytes = UINT64_MAX, budget = UINT64_MAX;
+
+	for (int32_t r = 0; r < shm->world; r++) {
+		if (!rr_shm_has(shm, r))
+			continue;
+		slot_bytes = hellos[r].slot_bytes < slot_bytes ? hellos[r].slot_bytes : slot_bytes;
+		budget = hellos[r].budget_bytes < budget ? hellos[r].budget_bytes : budget;
+	}
 	for (;;) {
-		rr_layout_set(layout, (uint32_t)world, slot_bytes, options->slot_count);
-		if (layout->bytes <= budget)
+		rr_layout_set(&shm->layout, (uint32_t)shm->count, slot_bytes, hellos[shm->rank].slot_count);
+		if (shm->layout.bytes <= budget)
 			return RR_OK;
 		if (slot_bytes / 2 < SLOT_BYTES_MIN)
 			return rr_fail(RR_ERR_NO_MEMORY,
-				       "links to %d ranks need at least %llu bytes; of the budget of %llu (RDMARING_MEMORY_BUDGET) %llu are left",
-				       world - 1, (unsigned long long)layout->bytes,
-				       (unsigned long long)options->memory_budget_bytes, (unsigned long long)budget);
+				       "links to %d ranks need at least %llu bytes; of the budget (RDMARING_MEMORY_BUDGET) %llu are left",
+				       shm->count - 1, (unsigned long long)shm->layout.bytes, (unsigned long long)budget);
 		slot_bytes /= 2;
 	}
 }
@@ -150,27 +122,6 @@ static rr_status make_segment(struct rr_shm *shm)
 	return RR_OK;
 }
 
-static rr_status check_hellos(const struct rr_shm *shm, const struct hello *hellos)
-{
-	const struct hello *own = &hellos[shm->rank];
-
-	for (int32_t r = 0; r < shm->world; r++) {
-		const struct hello *other = &hellos[r];
-		if (other->wire_version != RR_WIRE_VERSION || other->page_version != RR_PAGE_VERSION)
-			return rr_fail(RR_ERR_SETUP, "rank %d speaks wire version %u.%u, this build %u.%u: install the same version everywhere",
-				       r, other->wire_version, other->page_version, RR_WIRE_VERSION, RR_PAGE_VERSION);
-		if (other->status < 0)
-			return rr_fail(RR_ERR_SETUP, "rank %d could not set up: %.255s", r, other->message);
-		if (strncmp(other->boot_id, own->boot_id, sizeof(own->boot_id)) != 0)
-			return rr_fail(RR_ERR_SETUP, "rank %d is on another host (%.39s, here %.39s): this build has links inside one node only",
-				       r, other->boot_id, own->boot_id);
-		if (other->slot_count != own->slot_count)
-			return rr_fail(RR_ERR_SETUP, "rank %d has %u slots a link, rank %d has %u: options must be equal on all ranks",
-				       r, other->slot_count, shm->rank, own->slot_count);
-	}
-	return RR_OK;
-}
-
 static rr_status wait_readable(int fd, uint64_t deadline_ns, const char *what)
 {
 	uint64_t now = rr_now_ns();
@@ -185,7 +136,7 @@ static rr_status wait_readable(int fd, uint64_t deadline_ns, const char *what)
 	return ready > 0 ? RR_OK : rr_fail(RR_ERR_SETUP, "timed out waiting for %s", what);
 }
 
-static rr_status introduce(const struct rr_shm *shm, int socket, const struct hello *own)
+static rr_status introduce(const struct rr_shm *shm, int socket, const struct rr_hello *own)
 {
 	struct introduction intro = {.rank = shm->rank};
 
@@ -194,7 +145,7 @@ static rr_status introduce(const struct rr_shm *shm, int socket, const struct he
 }
 
 /* Read a peer's introduction and map its segment; proof of the same node. */
-static rr_status meet(struct rr_shm *shm, int socket, const struct hello *hellos, uint64_t deadline_ns, int32_t *who)
+static rr_status meet(struct rr_shm *shm, int socket, const struct rr_hello *hellos, uint64_t deadline_ns, int32_t *who)
 {
 	struct introduction intro = {0};
 	size_t got = 0;
@@ -206,7 +157,7 @@ static rr_status meet(struct rr_shm *shm, int socket, const struct hello *hellos
 	if (status != RR_OK)
 		return status == RR_AGAIN ? rr_fail(RR_ERR_SETUP, "a rank's introduction was empty") : status;
 	if (got != sizeof(intro) || fd < 0 || intro.rank < 0 || intro.rank >= shm->world ||
-	    intro.rank == shm->rank || shm->peers[intro.rank].page ||
+	    intro.rank == shm->rank || !rr_shm_has(shm, intro.rank) || shm->peers[intro.rank].page ||
 	    memcmp(intro.token, hellos[intro.rank].token, sizeof(intro.token)) != 0) {
 		status = rr_fail(RR_ERR_PROTOCOL, "a stranger spoke on a node's socket");
 		goto close_fd;
@@ -245,13 +196,15 @@ static void keep_socket(struct rr_shm_peer *peer, int socket)
 #endif
 }
 
-static rr_status connect_lower(struct rr_shm *shm, const struct hello *hellos)
+static rr_status connect_lower(struct rr_shm *shm, const struct rr_hello *hellos)
 {
 	for (int32_t r = 0; r < shm->rank; r++) {
+		if (!rr_shm_has(shm, r))
+			continue;
 		int socket = rr_shm_connect(hellos[r].socket_name);
 		if (socket < 0)
-			return rr_fail(RR_ERR_SETUP, "cannot reach rank %d on this node: %s (network namespaces must be shared)",
-				       r, strerror(-socket));
+			return rr_fail(RR_ERR_SETUP, "cannot reach rank %d, which tells of the same host (%.39s), by a unix socket: %s",
+				       r, hellos[r].host_id, strerror(-socket));
 		keep_socket(&shm->peers[r], socket);
 		rr_status status = introduce(shm, socket, &hellos[shm->rank]);
 		if (status != RR_OK)
@@ -260,9 +213,9 @@ static rr_status connect_lower(struct rr_shm *shm, const struct hello *hellos)
 	return RR_OK;
 }
 
-static rr_status accept_higher(struct rr_shm *shm, int listener, const struct hello *hellos, uint64_t deadline_ns)
+static rr_status accept_higher(struct rr_shm *shm, int listener, const struct rr_hello *hellos, uint64_t deadline_ns)
 {
-	for (int32_t left = shm->world - 1 - shm->rank; left > 0; left--) {
+	for (int32_t left = shm->count - 1 - shm->index[shm->rank]; left > 0; left--) {
 		int32_t who = -1;
 		rr_status status = wait_readable(listener, deadline_ns, "the higher ranks of this node");
 		if (status < 0)
@@ -287,7 +240,7 @@ static rr_status accept_higher(struct rr_shm *shm, int listener, const struct he
 	return RR_OK;
 }
 
-static rr_status join_sockets(struct rr_shm *shm, int listener, const struct hello *hellos)
+static rr_status join_sockets(struct rr_shm *shm, int listener, const struct rr_hello *hellos)
 {
 	uint64_t deadline_ns = rr_now_ns() + SETUP_TIMEOUT_NS;
 	int32_t who;
@@ -296,15 +249,16 @@ static rr_status join_sockets(struct rr_shm *shm, int listener, const struct hel
 	if (status >= 0)
 		status = accept_higher(shm, listener, hellos, deadline_ns);
 	for (int32_t r = 0; r < shm->rank && status >= 0; r++)
-		status = meet(shm, shm->peers[r].socket, hellos, deadline_ns, &who);
+		if (rr_shm_has(shm, r))
+			status = meet(shm, shm->peers[r].socket, hellos, deadline_ns, &who);
 	return status;
 }
 
 /* Try what the link would do: read the peer's token out of its memory. */
-static void probe_cma(struct rr_shm *shm, const struct hello *hellos, int32_t r)
+static void probe_cma(struct rr_shm *shm, const struct rr_hello *hellos, int32_t r)
 {
 	struct rr_shm_peer *peer = &shm->peers[r];
-	uint8_t token[16] = {0};
+	uint8_t token[RR_TOKEN_BYTES] = {0};
 	struct iovec local = {.iov_base = token, .iov_len = sizeof(token)};
 	struct iovec remote = {.iov_base = (void *)(uintptr_t)hellos[r].token_address, .iov_len = sizeof(token)};
 
@@ -319,126 +273,147 @@ static void probe_cma(struct rr_shm *shm, const struct hello *hellos, int32_t r)
 		peer->cma_errno = errno ? errno : EFAULT;
 }
 
-static rr_status exchange_outcomes(struct rr_shm *shm, rr_exchange_fn exchange, void *user, rr_status status)
+/* Nodes that could not prove themselves come apart, on all ranks alike. */
+static void take_apart(struct rr_shm *shm, const char *all, size_t bytes, int32_t *node, char *reason, size_t size)
+{
+	int32_t next = shm->world; /* numbers that no node has */
+	int32_t own = node[shm->rank];
+
+	for (int32_t n = 0; n < shm->world; n++) {
+		const struct outcome *failed = NULL;
+		for (int32_t r = 0; r < shm->world && !failed; r++) {
+			const struct outcome *other = (const struct outcome *)(const void *)(all + (size_t)r * bytes);
+			failed = node[r] == n && other->unproven ? other : NULL;
+		}
+		if (!failed)
+			continue;
+		if (n == own)
+			snprintf(reason, size, "%.247s", failed->message);
+		for (int32_t r = 0; r < shm->world; r++) {
+			if (node[r] != n)
+				continue;
+			node[r] = next++;
+			if (n != own || r == shm->rank)
+				continue;
+			rr_shm_part(shm, r);
+			shm->index[r] = -1;
+		}
+	}
+	if (reason[0])
+		shm->count = 1; /* the segment keeps its layout: we have an index in it */
+}
+
+/* `bytes` of an outcome from every rank, or NULL. The caller frees it. */
+static char *exchange_outcomes(struct rr_shm *shm, rr_exchange_fn exchange, void *user, rr_status *status, bool unproven)
 {
 	size_t bytes = sizeof(struct outcome) + (size_t)shm->world;
 	char *mine = calloc(1, bytes);
 	char *all = calloc((size_t)shm->world, bytes);
+	struct outcome *own = (struct outcome *)(void *)mine;
 
 	if (!mine || !all) {
-		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for %d outcomes", shm->world);
+		*status = rr_fail(RR_ERR_NO_MEMORY, "no memory for %d outcomes", shm->world);
 		goto free_both;
 	}
-	((struct outcome *)mine)->status = status;
-	if (status < 0)
-		snprintf(((struct outcome *)mine)->message, sizeof(((struct outcome *)mine)->message), "%.251s",
-			 rr_error_here()->message);
+	own->status = unproven ? RR_OK : *status;
+	own->unproven = unproven;
+	if (*status < 0)
+		snprintf(own->message, sizeof(own->message), "%.247s", rr_error_here()->message);
 	for (int32_t r = 0; r < shm->world; r++)
 		mine[sizeof(struct outcome) + (size_t)r] = shm->peers[r].cma;
 	if (exchange(user, mine, bytes, all) != 0) {
-		status = rr_fail(RR_ERR_SETUP, "the exchange among the ranks failed");
+		*status = rr_fail(RR_ERR_SETUP, "the exchange among the ranks failed");
 		goto free_both;
 	}
+	if (unproven)
+		*status = RR_OK;
 	for (int32_t r = 0; r < shm->world; r++) {
-		const struct outcome *other = (const struct outcome *)(all + (size_t)r * bytes);
-		if (other->status < 0 && status >= 0)
-			status = rr_fail(RR_ERR_SETUP, "rank %d could not set up: %.251s", r, other->message);
+		const struct outcome *other = (const struct outcome *)(const void *)(all + (size_t)r * bytes);
+		if (other->status < 0 && *status >= 0)
+			*status = rr_fail(RR_ERR_SETUP, "rank %d could not set up: %.247s", r, other->message);
 		shm->peers[r].cma_of_us = all[(size_t)r * bytes + sizeof(struct outcome) + (size_t)shm->rank] != 0;
 	}
+	free(mine);
+	return all;
 
 free_both:
 	free(mine);
 	free(all);
-	return status;
+	return NULL;
 }
 
-static rr_status prepare(struct rr_shm *shm, const rr_options *options, struct hello *hello, int *listener)
+rr_status rr_shm_prepare(int32_t rank, int32_t world, const rr_options *options, struct rr_shm *shm,
+			 struct rr_hello *hello, int *listener)
 {
-	rr_status status;
-
+	memset(shm, 0, sizeof(*shm));
+	shm->rank = rank;
+	shm->world = world;
+	shm->memfd = -1;
+	shm->bell = -1;
+	shm->cma_wanted = options->cma == 0;
+	shm->peers = calloc((size_t)world, sizeof(*shm->peers));
+	shm->index = calloc((size_t)world, sizeof(*shm->index));
+	if (!shm->peers || !shm->index)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %d peers", world);
+	for (int32_t r = 0; r < world; r++) {
+		shm->index[r] = -1;
+		shm->peers[r].socket = shm->peers[r].pidfd = shm->peers[r].bell = -1;
+	}
+	hello->cma_wanted = shm->cma_wanted;
 	if (getrandom(shm->token, sizeof(shm->token), 0) != sizeof(shm->token))
 		return rr_fail(RR_ERR_SYSTEM, "getrandom: %s", strerror(errno));
 	memcpy(hello->token, shm->token, sizeof(hello->token));
 	hello->token_address = (uint64_t)(uintptr_t)shm->token;
-	for (int i = 0; i < 16; i++)
+	for (size_t i = 0; i < RR_TOKEN_BYTES; i++)
 		snprintf(hello->socket_name + 2 * i, 3, "%02x", hello->token[i] ^ 0x5a);
-	status = choose_slots(options, shm->world, &shm->layout);
-	if (status < 0)
-		return status;
-	hello->slot_bytes = shm->layout.slot_bytes;
-	hello->slot_count = shm->layout.slot_count;
-	*listener = rr_shm_listen(hello->socket_name, shm->world);
+	hello->slot_bytes = options->slot_bytes;
+	hello->slot_count = options->slot_count;
+	hello->budget_bytes = budget_left(options);
+	if (world == 1)
+		return RR_OK;
+	*listener = rr_shm_listen(hello->socket_name, world);
 	if (*listener < 0)
 		return rr_fail(RR_ERR_SYSTEM, "cannot listen on a unix socket: %s", strerror(-*listener));
 	return RR_OK;
 }
 
-/* A process with more communicators has less left of its budget: all take what the poorest can. */
-static void agree_on_slots(struct rr_shm *shm, const struct hello *hellos)
+rr_status rr_shm_alone(struct rr_shm *shm, const struct rr_hello *hello)
 {
-	uint64_t slot_bytes = shm->layout.slot_bytes;
-
-	for (int32_t r = 0; r < shm->world; r++)
-		slot_bytes = hellos[r].slot_bytes < slot_bytes ? hellos[r].slot_bytes : slot_bytes;
-	rr_layout_set(&shm->layout, (uint32_t)shm->world, slot_bytes, shm->layout.slot_count);
+	shm->count = 1;
+	shm->index[shm->rank] = 0;
+	rr_status status = choose_slots(shm, hello);
+	return status < 0 ? status : make_segment(shm);
 }
 
-rr_status rr_shm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, void *user,
-			const rr_options *options, struct rr_shm *shm)
+static rr_status find_members(struct rr_shm *shm, const struct rr_hello *hellos, const int32_t *node)
 {
-	struct hello own = {.wire_version = RR_WIRE_VERSION, .page_version = RR_PAGE_VERSION, .pid = getpid()};
-	struct hello *hellos = NULL;
-	int listener = -1;
-	rr_status status;
+	for (int32_t r = 0; r < shm->world; r++)
+		if (node[r] == node[shm->rank])
+			shm->index[r] = shm->count++;
+	if (shm->count > NODE_COUNT_MAX)
+		return rr_fail(RR_ERR_UNSUPPORTED, "%d ranks on one node: at most %d are served", shm->count, NODE_COUNT_MAX);
+	rr_status status = choose_slots(shm, hellos);
+	return status < 0 ? status : make_segment(shm);
+}
 
-	memset(shm, 0, sizeof(*shm));
-	shm->rank = rank;
-	shm->world = world;
-	shm->memfd = -1;
-	shm->cma_wanted = options->cma == 0;
-	own.cma_wanted = shm->cma_wanted;
-	if (world > NODE_WORLD_MAX)
-		return rr_fail(RR_ERR_UNSUPPORTED, "%d ranks on one node: at most %d are served", world, NODE_WORLD_MAX);
-	shm->peers = calloc((size_t)world, sizeof(*shm->peers));
-	hellos = calloc((size_t)world, sizeof(*hellos));
-	if (!shm->peers || !hellos) {
-		free(hellos);
-		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %d peers", world);
-	}
-	for (int32_t r = 0; r < world; r++)
-		shm->peers[r].socket = shm->peers[r].pidfd = -1;
-	read_boot_id(own.boot_id, sizeof(own.boot_id));
-	status = prepare(shm, options, &own, &listener);
-	if (world == 1) {
-		status = status < 0 ? status : make_segment(shm);
-		goto close_listener;
-	}
-	own.status = status;
+rr_status rr_shm_join(struct rr_shm *shm, const struct rr_hello *hellos, int32_t *node, int listener,
+		      rr_exchange_fn exchange, void *user, char *reason, size_t size)
+{
+	rr_status status = find_members(shm, hellos, node);
+	char *all = exchange_outcomes(shm, exchange, user, &status, false);
+
+	reason[0] = 0;
+	free(all);
 	if (status < 0)
-		snprintf(own.message, sizeof(own.message), "%.255s", rr_error_here()->message);
-	if (exchange(user, &own, sizeof(own), hellos) != 0) {
-		status = rr_fail(RR_ERR_SETUP, "the exchange among the ranks failed");
-		goto close_listener;
-	}
-	if (status >= 0)
-		status = check_hellos(shm, hellos);
-	if (status < 0) /* all ranks see the same hellos, so all leave here */
-		goto close_listener;
-	agree_on_slots(shm, hellos);
-	status = exchange_outcomes(shm, exchange, user, make_segment(shm));
-	if (status < 0)
-		goto close_listener;
+		return status;
 	status = join_sockets(shm, listener, hellos);
-	for (int32_t r = 0; r < world && status >= 0; r++)
-		if (r != rank)
+	bool unproven = status == RR_ERR_SETUP;
+	for (int32_t r = 0; r < shm->world && status >= 0; r++)
+		if (r != shm->rank && rr_shm_has(shm, r))
 			probe_cma(shm, hellos, r);
-	status = exchange_outcomes(shm, exchange, user, status);
-
-close_listener:
-	if (listener >= 0)
-		close(listener);
-	free(hellos);
+	all = exchange_outcomes(shm, exchange, user, &status, unproven);
 	if (status >= 0)
-		rr_publish32(&shm->page->state, RR_PAGE_RUNNING);
+		take_apart(shm, all, sizeof(struct outcome) + (size_t)shm->world, node, reason, size);
+	free(all);
 	return status;
 }

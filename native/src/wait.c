@@ -4,6 +4,7 @@
 
 #include <linux/futex.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,7 +15,9 @@
 #define PAUSES_OWN_CPU 256u  /* about 3 us: longer than a hand-over between two cores */
 #define PAUSES_SHARED_CPU 4u /* whoever spins here keeps the peer from running */
 #define YIELDS 1000u         /* about 1 ms with a neighbour: a training step's jitter stays awake */
+#define YIELDS_FAR 100u      /* each pass asks the kernel for every socket, and waking takes less than a network's trip */
 #define YIELDS_A_CLOCK 32u
+#define EVENTS_MAX 16
 #define LOOK_NS (2 * RR_NS_PER_MS)
 #define SLEEP_NS (10 * RR_NS_PER_MS) /* a waker is certain; this bounds how late a death is seen */
 
@@ -31,10 +34,12 @@ uint32_t rr_wait_pauses(int32_t ranks_here)
 	return ranks_here <= cpus ? PAUSES_OWN_CPU : PAUSES_SHARED_CPU;
 }
 
-void rr_wait_start(struct rr_wait *wait, uint32_t pauses)
+void rr_wait_start(struct rr_wait *wait, uint32_t pauses, int sleeper)
 {
 	wait->idle = 0;
 	wait->pauses = pauses;
+	wait->yields = sleeper < 0 ? YIELDS : YIELDS_FAR;
+	wait->sleeper = sleeper;
 	wait->sleepy = false;
 	wait->looked_ns = 0;
 }
@@ -49,7 +54,7 @@ void rr_wait_moved(struct rr_wait *wait, struct rr_page *page)
 void rr_wait_stop(struct rr_wait *wait, struct rr_page *page)
 {
 	if (wait->sleepy)
-		rr_note32(&page->sleeping, 0);
+		rr_note32(&page->sleeping, RR_SLEEPS_NOT);
 	wait->sleepy = false;
 }
 
@@ -65,6 +70,24 @@ static bool time_to_look(struct rr_wait *wait)
 	return true;
 }
 
+/* Connections between nodes are the watch's; whoever put them into the epoll gave them 0. */
+static bool about_edges(const struct epoll_event *events, int count)
+{
+	for (int i = 0; i < count; i++)
+		if (events[i].data.u64 == 0)
+			return true;
+	return false;
+}
+
+/* Edge-triggered: what came since the last pass began is told at once, what is known is not told again. */
+static bool sleep_on_epoll(struct rr_wait *wait)
+{
+	struct epoll_event events[EVENTS_MAX];
+	int count = epoll_wait(wait->sleeper, events, EVENTS_MAX, (int)(SLEEP_NS / RR_NS_PER_MS));
+
+	return time_to_look(wait) || (count > 0 && about_edges(events, count));
+}
+
 bool rr_wait_step(struct rr_wait *wait, struct rr_page *page)
 {
 	struct timespec limit = {.tv_nsec = (long)SLEEP_NS};
@@ -74,18 +97,20 @@ bool rr_wait_step(struct rr_wait *wait, struct rr_page *page)
 		rr_pause();
 		return false;
 	}
-	if (wait->idle <= wait->pauses + YIELDS) {
+	if (wait->idle <= wait->pauses + wait->yields) {
 		sched_yield();
 		return wait->idle % YIELDS_A_CLOCK == 0 && time_to_look(wait);
 	}
 	if (!wait->sleepy) {
 		/* Say so, then look once more; pairs with rr_shm_wake(). */
 		wait->bell = rr_observe32(&page->bell);
-		rr_note32(&page->sleeping, 1);
+		rr_note32(&page->sleeping, wait->sleeper < 0 ? RR_SLEEPS_ON_FUTEX : RR_SLEEPS_ON_EPOLL);
 		rr_store_before_load();
 		wait->sleepy = true;
 		return false;
 	}
+	if (wait->sleeper >= 0)
+		return sleep_on_epoll(wait);
 	/* If the bell rang since the last pass began, its value differs and the kernel returns at once. */
 	syscall(SYS_futex, &page->bell, FUTEX_WAIT, wait->bell, &limit, NULL, 0);
 	wait->bell = rr_observe32(&page->bell);

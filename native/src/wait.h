@@ -15,6 +15,8 @@
 struct rr_wait {
 	uint32_t idle;   /* passes since something moved */
 	uint32_t pauses; /* of them, spent spinning */
+	uint32_t yields; /* and then yielding */
+	int sleeper;     /* an epoll to sleep on, or -1: the page's bell */
 	bool sleepy;     /* the page says "sleeping": one more pass, then sleep */
 	uint32_t bell; /* before the last pass */
 	uint64_t looked_ns;
@@ -22,7 +24,8 @@ struct rr_wait {
 
 /* Pauses before the first yield: many if each rank has a CPU of its own, few if not. */
 uint32_t rr_wait_pauses(int32_t ranks_here);
-void rr_wait_start(struct rr_wait *wait, uint32_t pauses);
+/* sleeper: an epoll that tells of all that may come, where ranks are on other nodes; else -1. */
+void rr_wait_start(struct rr_wait *wait, uint32_t pauses, int sleeper);
 /* Something moved. */
 void rr_wait_moved(struct rr_wait *wait, struct rr_page *page);
 /* Nothing moved: pass a moment. True when it is time to look around (deaths, time-outs). */

@@ -13,13 +13,14 @@
 #include "order.h"
 #include "status.h"
 
-#define NAMED_MAX 8 /* ranks listed in a message */
+#define NAMED_MAX 8                          /* ranks listed in a message */
+#define TELL_STATE_NS (50 * RR_NS_PER_MS) /* waited: then far ranks are told what this one is in */
 
 /* ---- words ---- */
 
 static const char *state_of_peer(struct rr_comm *comm, int32_t r, char *text, size_t size)
 {
-	struct rr_page *page = comm->shm.peers[r].page;
+	struct rr_page *page = comm->pages[r];
 	uint64_t done = rr_observe64(&page->op_done);
 	uint64_t newest = 0;
 
@@ -28,10 +29,10 @@ static const char *state_of_peer(struct rr_comm *comm, int32_t r, char *text, si
 		newest = op > newest ? op : newest;
 	}
 	if (newest <= done)
-		snprintf(text, size, "rank %d (pid %d) is in user code, last finished op %llu", r, comm->shm.peers[r].pid,
+		snprintf(text, size, "rank %d (pid %d) is in user code, last finished op %llu", r, comm->pages[r]->pid,
 			 (unsigned long long)done);
 	else
-		snprintf(text, size, "rank %d (pid %d) is in op %llu", r, comm->shm.peers[r].pid,
+		snprintf(text, size, "rank %d (pid %d) is in op %llu", r, comm->pages[r]->pid,
 			 (unsigned long long)newest);
 	return text;
 }
@@ -47,7 +48,7 @@ static void describe_wait(struct rr_comm *comm, uint64_t op, char *text, size_t 
 	for (int32_t r = 0; r < comm->world && named < NAMED_MAX; r++) {
 		if (r == comm->rank)
 			continue;
-		uint64_t entry = rr_observe64(&comm->shm.peers[r].page->entries[op % RR_ENTRY_COUNT]);
+		uint64_t entry = rr_observe64(&comm->pages[r]->entries[op % RR_ENTRY_COUNT]);
 		if (entry >> 8 >= op)
 			continue;
 		used += (size_t)snprintf(text + used, size - used, "%s%s", named ? "; " : "never entered: ",
@@ -67,7 +68,7 @@ static void describe_wait(struct rr_comm *comm, uint64_t op, char *text, size_t 
 void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op)
 {
 	char ours[320], theirs[320];
-	struct rr_page *page = comm->shm.peers[peer].page;
+	struct rr_page *page = comm->pages[peer];
 	uint64_t entry = rr_observe64(&page->entries[op % RR_ENTRY_COUNT]);
 	const struct rr_work *work = comm->first;
 
@@ -94,6 +95,24 @@ static void quarantine_places(struct rr_comm *comm)
 	}
 }
 
+static const char *transport_of(const struct rr_comm *comm, int32_t peer)
+{
+	if (peer < 0 || peer >= comm->world || !comm->engine.out[peer])
+		return "shm";
+	return comm->engine.out[peer]->ops->transport;
+}
+
+/* No NIC writes our memory any more. */
+static void sever_far(struct rr_comm *comm)
+{
+	for (int32_t r = 0; r < comm->world; r++) {
+		struct rr_link *links[2] = {comm->engine.out[r], comm->engine.in[r]};
+		for (int i = 0; i < 2; i++)
+			if (links[i] && links[i]->ops->sever)
+				links[i]->ops->sever(links[i]);
+	}
+}
+
 void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 {
 	struct rr_work *work = comm->first;
@@ -102,16 +121,18 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 		comm->failed = true;
 		comm->failure = *error;
 		comm->failure.rank = comm->rank;
-		strcpy(comm->failure.transport, "shm");
+		if (!comm->failure.transport[0])
+			snprintf(comm->failure.transport, sizeof(comm->failure.transport), "%s", transport_of(comm, error->peer));
 		if (work)
 			snprintf(comm->failure.collective, sizeof(comm->failure.collective), "%s",
 				 rr_collective_name(work->plan->descriptor.collective));
 		comm->shm.page->error = comm->failure;
 		rr_publish32(&comm->shm.page->state, RR_PAGE_FAILED); /* pairs with adopt() */
-		rr_store_before_load();
-		for (int32_t r = 0; r < comm->world; r++)
-			if (r != comm->rank)
-				rr_shm_wake(comm->shm.peers[r].page);
+		rr_comm_wake_all(comm);
+		if (comm->far) {
+			sever_far(comm);
+			rr_far_tell_end(comm->far);
+		}
 		quarantine_places(comm);
 	}
 	rr_engine_stop(&comm->engine);
@@ -136,7 +157,7 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 /* A peer that failed tells why; the root cause is passed on as it is. */
 static void adopt(struct rr_comm *comm, int32_t r)
 {
-	rr_error error = comm->shm.peers[r].page->error;
+	rr_error error = comm->pages[r]->error;
 
 	error.message[sizeof(error.message) - 1] = 0;
 	error.hint[sizeof(error.hint) - 1] = 0;
@@ -169,7 +190,7 @@ static void adopt(struct rr_comm *comm, int32_t r)
 
 static bool look_at_peer(struct rr_comm *comm, int32_t r, const struct rr_work *work)
 {
-	struct rr_page *page = comm->shm.peers[r].page;
+	struct rr_page *page = comm->pages[r];
 	uint32_t state = rr_observe32(&page->state); /* pairs with rr_watch_fail() */
 
 	if (rr_observe64(&page->op_done) >= work->op)
@@ -217,6 +238,37 @@ static void look_at_time(struct rr_comm *comm, const struct rr_work *work)
 	rr_watch_fail(comm, error);
 }
 
+/* What far ranks say; and, when this rank has waited for a while, what it says to them. */
+static int32_t look_far(struct rr_comm *comm, const struct rr_work *work, int32_t dead)
+{
+	int32_t lost = rr_far_look(comm->far);
+
+	if (rr_now_ns() - work->started_ns > TELL_STATE_NS)
+		rr_far_tell_state(comm->far, work->op);
+	return dead >= 0 ? dead : lost;
+}
+
+static void fail_dead(struct rr_comm *comm, int32_t dead, const struct rr_work *work)
+{
+	char how[160] = "died";
+	bool near = rr_shm_has(&comm->shm, dead);
+	rr_link_facts facts = {0};
+
+	if (!near) {
+		rr_far_facts(comm->far, dead, &facts);
+		snprintf(how, sizeof(how), "on %s died or was cut off: its connection ended (%s)", facts.peer_host,
+			 rr_far_lost(comm->far, dead));
+	}
+	rr_fail(RR_ERR_PEER_DIED, "rank %d (pid %d) %s; its last finished op was %llu, rank %d is in op %llu (%s)", dead,
+		near ? comm->shm.peers[dead].pid : comm->pages[dead]->pid, how,
+		(unsigned long long)rr_observe64(&comm->pages[dead]->op_done), comm->rank, (unsigned long long)work->op,
+		rr_collective_name(work->plan->descriptor.collective));
+	rr_error_here()->peer = dead;
+	strcpy(rr_error_here()->hint, near ? "see that rank's own output, and dmesg for the out-of-memory killer"
+					   : "see that rank's own output; if it still runs, the network between the hosts is cut");
+	rr_watch_fail(comm, rr_error_here());
+}
+
 void rr_watch_look(struct rr_comm *comm)
 {
 	struct rr_work *work = comm->first;
@@ -232,17 +284,13 @@ void rr_watch_look(struct rr_comm *comm)
 	if (!work)
 		return;
 	dead = rr_shm_look(&comm->shm);
+	if (comm->far)
+		dead = look_far(comm, work, dead);
 	for (int32_t r = 0; r < comm->world; r++)
 		if (r != comm->rank && look_at_peer(comm, r, work))
 			return;
-	if (dead >= 0 && rr_observe64(&comm->shm.peers[dead].page->op_done) < work->op) {
-		rr_fail(RR_ERR_PEER_DIED, "rank %d (pid %d) died; its last finished op was %llu, rank %d is in op %llu (%s)",
-			dead, comm->shm.peers[dead].pid,
-			(unsigned long long)rr_observe64(&comm->shm.peers[dead].page->op_done), comm->rank,
-			(unsigned long long)work->op, rr_collective_name(work->plan->descriptor.collective));
-		rr_error_here()->peer = dead;
-		strcpy(rr_error_here()->hint, "see that rank's own output, and dmesg for the out-of-memory killer");
-		rr_watch_fail(comm, rr_error_here());
+	if (dead >= 0 && rr_observe64(&comm->pages[dead]->op_done) < work->op) {
+		fail_dead(comm, dead, work);
 		return;
 	}
 	look_at_time(comm, work);

@@ -14,7 +14,7 @@
 
 #include "order.h"
 
-#define RR_WIRE_VERSION 1u
+#define RR_WIRE_VERSION 2
 
 enum rr_buffer_id { RR_INPUT = 0, RR_OUTPUT = 1, RR_SCRATCH = 2, RR_BUFFER_COUNT = 3 };
 

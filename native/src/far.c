@@ -1,0 +1,542 @@
+/* far.c - edges to far ranks once they are proven: messages, mirror pages, ends. */
+#define _GNU_SOURCE
+#include "far.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "far_inside.h"
+#include "order.h"
+#include "status.h"
+
+#define EVENTS_MAX 32
+#define REFUSED_NS (1 * RR_NS_PER_S)       /* all addresses tried again and again, and nobody listens */
+#define UNREACHABLE_NS (10 * RR_NS_PER_S)  /* nothing answers at all */
+#define INPUT_BYTES (sizeof(struct rr_message_head) + RR_FAR_BODY_MAX)
+
+enum message_kind { MESSAGE_SETUP = 1, MESSAGE_STATE = 2, MESSAGE_FAILED = 3, MESSAGE_CLOSED = 4 };
+
+/* Where a rank is: of STATE and CLOSED. */
+struct state_message {
+	uint64_t op; /* entered; 0: none */
+	uint64_t op_done;
+	uint64_t position;
+	struct rr_descriptor descriptor;
+};
+
+struct failed_message {
+	uint64_t op_done;
+	rr_error error;
+};
+_Static_assert(sizeof(struct failed_message) <= RR_FAR_BODY_MAX, "a failure fits a message");
+
+/* ---- made and closed ---- */
+
+static rr_status watch_listener(struct rr_far *far)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0};
+
+	far->control = epoll_create1(EPOLL_CLOEXEC);
+	far->sleeper = epoll_create1(EPOLL_CLOEXEC);
+	far->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (far->control < 0 || far->sleeper < 0 || far->bell < 0)
+		return rr_fail(RR_ERR_SYSTEM, "epoll or eventfd: %s (RLIMIT_NOFILE?)", strerror(errno));
+	rr_far_watch(far, far->listener, RR_FAR_TAG_LISTENER, false);
+	if (epoll_ctl(far->sleeper, EPOLL_CTL_ADD, far->control, &event) != 0)
+		return rr_fail(RR_ERR_SYSTEM, "epoll_ctl: %s", strerror(errno));
+	return rr_far_sleep_on(far, far->bell);
+}
+
+rr_status rr_far_prepare(int32_t rank, int32_t world, struct rr_hello *hello, struct rr_far **out)
+{
+	struct rr_far *far = calloc(1, sizeof(*far));
+	rr_status status;
+
+	if (!far)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for far ranks");
+	*out = far;
+	far->rank = rank;
+	far->world = world;
+	far->listener = far->control = far->sleeper = far->bell = -1;
+	far->edges = calloc((size_t)world, sizeof(*far->edges));
+	if (!far->edges)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %d edges", world);
+	for (int32_t r = 0; r < world; r++)
+		far->edges[r].socket = -1;
+	status = rr_net_addresses(hello->addresses, &hello->address_count);
+	if (status >= 0)
+		status = rr_net_listen(&far->listener, &hello->port);
+	if (status >= 0)
+		status = watch_listener(far);
+	return status;
+}
+
+rr_status rr_far_start(struct rr_far *far, const struct rr_hello *hellos, const int32_t *node,
+		       const uint8_t key[RR_KEY_BYTES], struct rr_page *own)
+{
+	far->page = own;
+	memcpy(far->key, key, sizeof(far->key));
+	memcpy(far->token, hellos[0].token, sizeof(far->token));
+	far->hellos = malloc((size_t)far->world * sizeof(*hellos));
+	if (!far->hellos)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %d hellos", far->world);
+	memcpy(far->hellos, hellos, (size_t)far->world * sizeof(*hellos));
+	for (int32_t r = 0; r < far->world; r++) {
+		struct rr_edge *edge = &far->edges[r];
+		if (node[r] == node[far->rank])
+			continue;
+		edge->peer = r;
+		edge->dials = far->rank < r;
+		edge->dial_again_ns = UINT64_MAX;
+		if (posix_memalign((void **)&edge->page, RR_CACHE_LINE, sizeof(*edge->page)) != 0) {
+			edge->page = NULL;
+			return rr_fail(RR_ERR_NO_MEMORY, "no memory for rank %d's mirror page", r);
+		}
+		memset(edge->page, 0, sizeof(*edge->page));
+		edge->page->rank = (uint32_t)r;
+		edge->page->pid = hellos[r].pid;
+		rr_note32(&edge->page->state, RR_PAGE_RUNNING);
+	}
+	return RR_OK;
+}
+
+static void end_edge(struct rr_far *far, struct rr_edge *edge)
+{
+	if (edge->socket >= 0) {
+		epoll_ctl(far->control, EPOLL_CTL_DEL, edge->socket, NULL);
+		shutdown(edge->socket, SHUT_WR);
+		/* Unread bytes would make close() a reset, which may overtake what we said last. */
+		char rest[512];
+		while (recv(edge->socket, rest, sizeof(rest), MSG_DONTWAIT) > 0)
+			;
+		close(edge->socket);
+		edge->socket = -1;
+	}
+	edge->state = RR_EDGE_ENDED;
+}
+
+void rr_far_close(struct rr_far *far)
+{
+	if (!far)
+		return;
+	for (uint32_t i = 0; i < RR_FAR_PENDING_MAX; i++)
+		if (far->pending[i].step != RR_PENDING_FREE)
+			close(far->pending[i].socket);
+	for (int32_t r = 0; far->edges && r < far->world; r++) {
+		struct rr_edge *edge = &far->edges[r];
+		end_edge(far, edge);
+		free(edge->targets);
+		free(edge->input);
+		free(edge->page);
+	}
+	if (far->listener >= 0)
+		close(far->listener);
+	if (far->control >= 0)
+		close(far->control);
+	if (far->sleeper >= 0)
+		close(far->sleeper);
+	if (far->bell >= 0)
+		close(far->bell);
+	free(far->hellos);
+	free(far->edges);
+	free(far);
+}
+
+void rr_far_serve(struct rr_far *far, int32_t peer, const struct rr_edge_ops *ops, void *user, uint32_t streams)
+{
+	far->edges[peer].ops = ops;
+	far->edges[peer].user = user;
+	far->edges[peer].streams = streams;
+}
+
+/* ---- small answers ---- */
+
+enum rr_edge_state rr_far_state(const struct rr_far *far, int32_t peer)
+{
+	return far->edges[peer].state;
+}
+
+struct rr_page *rr_far_page(struct rr_far *far, int32_t peer)
+{
+	return far->edges[peer].page;
+}
+
+int rr_far_sleeper(const struct rr_far *far)
+{
+	return far->sleeper;
+}
+
+int rr_far_bell(const struct rr_far *far)
+{
+	return far->bell;
+}
+
+uint64_t rr_far_strangers(const struct rr_far *far, char *last, size_t size)
+{
+	snprintf(last, size, "%s", far->stranger);
+	return far->strangers;
+}
+
+const char *rr_far_lost(const struct rr_far *far, int32_t peer)
+{
+	int failed = far->edges[peer].lost_errno;
+
+	return failed ? strerror(failed) : "closed by its kernel";
+}
+
+void rr_far_path(const struct rr_far *far, int32_t peer, char *text, size_t size)
+{
+	const struct rr_edge *edge = &far->edges[peer];
+	struct sockaddr_storage own = {0}, other = {0};
+	socklen_t own_size = sizeof(own), other_size = sizeof(other);
+	char here[RR_NET_TEXT_BYTES], there[RR_NET_TEXT_BYTES];
+
+	text[0] = 0;
+	if (edge->socket < 0 || getsockname(edge->socket, (struct sockaddr *)&own, &own_size) != 0 ||
+	    getpeername(edge->socket, (struct sockaddr *)&other, &other_size) != 0)
+		return;
+	snprintf(text, size, "%s -> %s", rr_net_text(&own, here), rr_net_text(&other, there));
+}
+
+void rr_far_facts(const struct rr_far *far, int32_t peer, rr_link_facts *facts)
+{
+	const struct rr_hello *other = &far->hellos[peer], *own = &far->hellos[far->rank];
+
+	snprintf(facts->peer_host, sizeof(facts->peer_host), "%.39s", other->host_name);
+	if (strncmp(other->boot_id, own->boot_id, sizeof(own->boot_id)) != 0)
+		snprintf(facts->reason, sizeof(facts->reason), "another host");
+	else if (other->network != own->network)
+		snprintf(facts->reason, sizeof(facts->reason), "the same kernel, and another network namespace");
+	else if (strncmp(other->host_id, own->host_id, sizeof(own->host_id)) != 0)
+		snprintf(facts->reason, sizeof(facts->reason), "the same kernel, and another RDMARING_HOST_ID (%.39s, here %.39s)",
+			 other->host_id, own->host_id);
+}
+
+void rr_far_watch(struct rr_far *far, int socket, uint64_t tag, bool writable)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | (writable ? EPOLLOUT : 0), .data.u64 = tag};
+
+	if (epoll_ctl(far->control, EPOLL_CTL_MOD, socket, &event) != 0)
+		epoll_ctl(far->control, EPOLL_CTL_ADD, socket, &event);
+}
+
+rr_status rr_far_sleep_on(struct rr_far *far, int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.u64 = (uint64_t)(uint32_t)fd + 1};
+
+	if (epoll_ctl(far->sleeper, EPOLL_CTL_ADD, fd, &event) != 0)
+		return rr_fail(RR_ERR_SYSTEM, "epoll_ctl: %s", strerror(errno));
+	return RR_OK;
+}
+
+void rr_far_sleep_off(struct rr_far *far, int fd)
+{
+	epoll_ctl(far->sleeper, EPOLL_CTL_DEL, fd, NULL);
+}
+
+/* ---- joining ---- */
+
+static rr_status begin_dialing(struct rr_far *far, struct rr_edge *edge)
+{
+	const struct rr_hello *hello = &far->hellos[edge->peer], *own = &far->hellos[far->rank];
+	bool same_kernel = strncmp(hello->boot_id, own->boot_id, sizeof(own->boot_id)) == 0 && hello->network == own->network;
+
+	edge->targets = calloc(RR_NET_TARGETS_MAX, sizeof(*edge->targets));
+	if (!edge->targets)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory to reach rank %d", edge->peer);
+	edge->target_count = rr_net_targets(hello->addresses, hello->address_count, hello->port, same_kernel, edge->targets);
+	if (!edge->target_count)
+		return rr_fail(RR_ERR_LINK, "rank %d on %.39s tells of no address that could be reached from here", edge->peer,
+			       hello->host_name);
+	rr_far_dial(far, edge, RR_FAR_CONTROL);
+	return RR_OK;
+}
+
+static rr_status cannot_reach(const struct rr_far *far, const struct rr_edge *edge)
+{
+	const struct rr_hello *hello = &far->hellos[edge->peer];
+
+	rr_fail(edge->refused ? RR_ERR_PEER_DIED : RR_ERR_LINK,
+		"rank %d (pid %d on %.39s) cannot be reached at any of its %u addresses for %.0f s; last %s", edge->peer,
+		hello->pid, hello->host_name, edge->target_count, (double)(rr_now_ns() - edge->joining_since_ns) / 1e9,
+		edge->failure[0] ? edge->failure : "none answered");
+	rr_error_here()->peer = edge->peer;
+	strcpy(rr_error_here()->hint, edge->refused ? "its process has ended: see that rank's own output"
+						    : "is there a route, and does a firewall let TCP between all ports of the ranks' hosts pass?");
+	return (rr_status)rr_error_here()->status;
+}
+
+rr_status rr_far_want(struct rr_far *far, int32_t peer)
+{
+	struct rr_edge *edge = &far->edges[peer];
+
+	if (edge->state == RR_EDGE_UP || edge->state == RR_EDGE_ENDED)
+		return RR_OK;
+	if (edge->state == RR_EDGE_IDLE) {
+		edge->state = RR_EDGE_JOINING;
+		edge->joining_since_ns = rr_now_ns();
+		if (edge->dials) {
+			rr_status status = begin_dialing(far, edge);
+			if (status < 0)
+				return status;
+		}
+	}
+	rr_far_look(far);
+	if (edge->state == RR_EDGE_JOINING && edge->dials && edge->target_next >= 2 * edge->target_count) {
+		uint64_t waited_ns = rr_now_ns() - edge->joining_since_ns;
+		if (waited_ns > (edge->refused ? REFUSED_NS : UNREACHABLE_NS))
+			return cannot_reach(far, edge);
+	}
+	return RR_OK;
+}
+
+void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, int socket)
+{
+	if (stream != RR_FAR_CONTROL) {
+		edge->streams_up++;
+		if (edge->ops && edge->ops->stream)
+			edge->ops->stream(edge->user, stream, socket);
+		else
+			close(socket);
+		if (edge->dials && edge->streams_up < edge->streams)
+			rr_far_dial(far, edge, (uint16_t)edge->streams_up);
+		return;
+	}
+	if (edge->socket >= 0 || edge->state == RR_EDGE_ENDED) { /* a second one: the peer gave the first up */
+		close(socket);
+		return;
+	}
+	edge->input = malloc(INPUT_BYTES);
+	if (!edge->input) {
+		close(socket);
+		return;
+	}
+	edge->socket = socket;
+	edge->state = RR_EDGE_UP;
+	edge->got = 0;
+	rr_net_watch_host(socket);
+	rr_far_watch(far, socket, RR_FAR_TAG_EDGE(edge->peer), false);
+	if (edge->ops && edge->ops->up)
+		edge->ops->up(edge->user);
+	if (edge->dials && edge->streams)
+		rr_far_dial(far, edge, 0);
+}
+
+/* ---- messages ---- */
+
+static rr_status send_message(struct rr_edge *edge, uint32_t kind, const void *body, uint32_t bytes)
+{
+	struct {
+		struct rr_message_head head;
+		uint8_t body[RR_FAR_BODY_MAX];
+	} message;
+	size_t size = sizeof(message.head) + bytes;
+
+	if (edge->state != RR_EDGE_UP)
+		return RR_AGAIN;
+	message.head = (struct rr_message_head){.kind = kind, .bytes = bytes};
+	memcpy(message.body, body, bytes);
+	ssize_t sent = send(edge->socket, &message, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (sent == (ssize_t)size)
+		return RR_OK;
+	if (sent < 0 && errno == EAGAIN)
+		return RR_AGAIN;
+	/* Cut in two: what follows would be read as nonsense. The peer sees the end of the connection. */
+	if (sent >= 0)
+		shutdown(edge->socket, SHUT_WR);
+	return RR_AGAIN; /* the end shows when it is read */
+}
+
+rr_status rr_far_send(struct rr_far *far, int32_t peer, const void *body, uint32_t bytes)
+{
+	if (bytes > RR_FAR_BODY_MAX)
+		return rr_fail(RR_ERR_ARGUMENT, "a set-up message of %u bytes: at most %u are sent", bytes, RR_FAR_BODY_MAX);
+	return send_message(&far->edges[peer], MESSAGE_SETUP, body, bytes);
+}
+
+static void fill_state(const struct rr_far *far, uint64_t op, struct state_message *state)
+{
+	uint64_t entry = rr_own64(&far->page->entries[op % RR_ENTRY_COUNT]);
+
+	memset(state, 0, sizeof(*state));
+	state->op_done = rr_own64(&far->page->op_done);
+	state->position = rr_own64(&far->page->position);
+	if (op && entry >> 8 == op) {
+		state->op = op;
+		state->descriptor = far->page->descriptors[(entry & 0xff) % RR_DESCRIPTOR_COUNT];
+	}
+}
+
+void rr_far_tell_state(struct rr_far *far, uint64_t op)
+{
+	struct state_message state;
+
+	fill_state(far, op, &state);
+	for (int32_t r = 0; r < far->world; r++) {
+		struct rr_edge *edge = &far->edges[r];
+		if (!edge->page || edge->told_op == op)
+			continue;
+		if (edge->state == RR_EDGE_IDLE)
+			rr_far_want(far, r); /* an error here is told by the operation that needs this edge */
+		if (send_message(edge, MESSAGE_STATE, &state, sizeof(state)) == RR_OK)
+			edge->told_op = op;
+	}
+}
+
+void rr_far_tell_end(struct rr_far *far)
+{
+	struct failed_message failed = {.op_done = rr_own64(&far->page->op_done), .error = far->page->error};
+	bool is_failed = rr_own32(&far->page->state) == RR_PAGE_FAILED;
+	struct state_message state;
+
+	fill_state(far, 0, &state);
+	for (int32_t r = 0; r < far->world; r++) {
+		struct rr_edge *edge = &far->edges[r];
+		if (!edge->page || edge->state != RR_EDGE_UP)
+			continue;
+		if (is_failed)
+			send_message(edge, MESSAGE_FAILED, &failed, sizeof(failed));
+		else
+			send_message(edge, MESSAGE_CLOSED, &state, sizeof(state));
+	}
+}
+
+static void note_done(struct rr_page *page, uint64_t op_done)
+{
+	if (op_done > rr_own64(&page->op_done))
+		rr_publish64(&page->op_done, op_done);
+}
+
+void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_descriptor *descriptor)
+{
+	struct rr_page *page = far->edges[peer].page;
+	uint32_t at = (uint32_t)(op % RR_DESCRIPTOR_COUNT);
+
+	if (rr_own64(&page->entries[op % RR_ENTRY_COUNT]) >> 8 >= op)
+		return;
+	if (descriptor)
+		page->descriptors[at] = *descriptor;
+	note_done(page, op - 1);
+	if (descriptor)
+		rr_publish64(&page->entries[op % RR_ENTRY_COUNT], rr_entry(op, at));
+}
+
+static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct rr_message_head *head, const void *body)
+{
+	const struct state_message *state = body;
+	const struct failed_message *failed = body;
+
+	switch ((enum message_kind)head->kind) {
+	case MESSAGE_SETUP:
+		if (edge->ops && edge->ops->message)
+			edge->ops->message(edge->user, body, head->bytes);
+		return true;
+	case MESSAGE_STATE:
+		if (head->bytes != sizeof(*state))
+			return false;
+		if (state->op)
+			rr_far_told(far, edge->peer, state->op, &state->descriptor);
+		note_done(edge->page, state->op_done);
+		rr_note64(&edge->page->position, state->position);
+		return true;
+	case MESSAGE_FAILED:
+		if (head->bytes != sizeof(*failed))
+			return false;
+		note_done(edge->page, failed->op_done);
+		edge->page->error = failed->error;
+		rr_publish32(&edge->page->state, RR_PAGE_FAILED);
+		return true;
+	case MESSAGE_CLOSED:
+		if (head->bytes != sizeof(*state))
+			return false;
+		note_done(edge->page, state->op_done);
+		rr_publish32(&edge->page->state, RR_PAGE_CLOSED);
+		return true;
+	}
+	return false;
+}
+
+static void lose(struct rr_far *far, struct rr_edge *edge, int failed)
+{
+	uint32_t state = rr_own32(&edge->page->state);
+
+	edge->lost_errno = failed;
+	edge->lost = state == RR_PAGE_RUNNING;
+	end_edge(far, edge);
+}
+
+static void read_edge(struct rr_far *far, struct rr_edge *edge)
+{
+	while (edge->state == RR_EDGE_UP) {
+		struct rr_message_head *head = (struct rr_message_head *)(void *)edge->input;
+		size_t want = sizeof(*head);
+
+		if (edge->got >= sizeof(*head)) {
+			if (head->bytes > RR_FAR_BODY_MAX) {
+				lose(far, edge, EPROTO);
+				return;
+			}
+			want += head->bytes;
+		}
+		if (edge->got == want && edge->got >= sizeof(*head)) {
+			edge->got = 0;
+			if (!take_message(far, edge, head, edge->input + sizeof(*head)))
+				lose(far, edge, EPROTO);
+			continue;
+		}
+		ssize_t got = recv(edge->socket, edge->input + edge->got, want - edge->got, MSG_DONTWAIT);
+		if (got > 0) {
+			edge->got += (uint32_t)got;
+			continue;
+		}
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got == 0 || errno != EAGAIN)
+			lose(far, edge, got == 0 ? 0 : errno);
+		return;
+	}
+}
+
+static void dial_on(struct rr_far *far, uint64_t now_ns)
+{
+	for (int32_t r = far->rank + 1; r < far->world; r++) {
+		struct rr_edge *edge = &far->edges[r];
+		if (!edge->page || !edge->dials || edge->dial_again_ns > now_ns)
+			continue;
+		if (edge->state == RR_EDGE_JOINING)
+			rr_far_dial(far, edge, RR_FAR_CONTROL);
+		else if (edge->state == RR_EDGE_UP && edge->streams_up < edge->streams)
+			rr_far_dial(far, edge, (uint16_t)edge->streams_up);
+		else
+			edge->dial_again_ns = UINT64_MAX;
+	}
+}
+
+int32_t rr_far_look(struct rr_far *far)
+{
+	struct epoll_event events[EVENTS_MAX];
+	uint64_t now_ns = rr_now_ns();
+	int count = epoll_wait(far->control, events, EVENTS_MAX, 0);
+
+	for (int i = 0; i < count; i++) {
+		uint64_t tag = events[i].data.u64;
+		if (tag == RR_FAR_TAG_LISTENER)
+			rr_far_accept(far);
+		else if (tag >> 32 == 1)
+			rr_far_pending_event(far, &far->pending[tag & 0xffffffff]);
+		else
+			read_edge(far, &far->edges[tag & 0xffffffff]);
+	}
+	rr_far_pending_time(far, now_ns);
+	dial_on(far, now_ns);
+	for (int32_t r = 0; r < far->world; r++)
+		if (far->edges[r].lost)
+			return r;
+	return -1;
+}

@@ -1,0 +1,127 @@
+/*
+ * far_inside.h - what far.c (edges and messages) and far_join.c (connections and proofs) share.
+ *
+ * Joining, dialer (D) and acceptor (A), messages of fixed size:
+ *
+ *   D  greeting   magic, version, stream, from, to, job token, nonce
+ *   A  challenge  nonce, proof(key, 'A', greeting, nonce)
+ *   D  answer     proof(key, 'D', greeting, nonce)
+ *   A  welcome    proof(key, 'W', greeting, nonce)
+ *
+ * stream 0xffff is the control connection; data sockets follow it to the address that answered.
+ */
+#ifndef RR_FAR_INSIDE_H
+#define RR_FAR_INSIDE_H
+
+#include "far.h"
+
+#define RR_FAR_MAGIC 0x46525252u /* "RRRF" */
+#define RR_FAR_VERSION 1u
+#define RR_FAR_CONTROL 0xffffu
+#define RR_FAR_PENDING_MAX 64u /* connections under proof */
+
+struct rr_greeting {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t stream;
+	int32_t from, to;
+	uint8_t token[RR_TOKEN_BYTES]; /* of the communicator: rank 0's */
+	uint8_t nonce[16];
+};
+_Static_assert(sizeof(struct rr_greeting) == 48, "a greeting is 48 bytes on the wire");
+
+struct rr_challenge {
+	uint8_t nonce[16];
+	uint64_t proof;
+};
+_Static_assert(sizeof(struct rr_challenge) == 24, "a challenge is 24 bytes on the wire");
+
+enum rr_pending_step {
+	RR_PENDING_FREE = 0,
+	RR_PENDING_CONNECT,   /* D: the kernel connects */
+	RR_PENDING_CHALLENGE, /* D: greeting sent */
+	RR_PENDING_WELCOME,   /* D: answer sent */
+	RR_PENDING_GREETING,  /* A: accepted */
+	RR_PENDING_ANSWER     /* A: challenge sent */
+};
+
+/* A connection under proof. */
+struct rr_pending {
+	enum rr_pending_step step;
+	int socket;
+	bool counted; /* the other side is this job's: not a stranger */
+	uint64_t deadline_ns;
+	struct rr_greeting greeting;
+	struct rr_challenge challenge;
+	uint8_t input[64];
+	uint32_t got;
+	struct sockaddr_storage address;
+};
+
+struct rr_message_head {
+	uint32_t kind;
+	uint32_t bytes; /* of the body */
+};
+
+struct rr_edge {
+	enum rr_edge_state state;
+	int32_t peer;
+	bool dials; /* the lower rank does */
+	/* who serves it */
+	const struct rr_edge_ops *ops;
+	void *user;
+	uint32_t streams, streams_up;
+	/* dialing */
+	struct rr_net_target *targets;
+	uint32_t target_count, target_next;
+	uint64_t dial_again_ns, joining_since_ns;
+	bool refused; /* a try was: the peer's host is there, and nobody listens */
+	struct rr_net_target answered; /* the address that was right */
+	char failure[160];             /* of the last try */
+	/* the control connection */
+	int socket;
+	uint8_t *input;
+	uint32_t got;
+	int lost_errno; /* once ENDED without CLOSED */
+	bool lost;
+	uint64_t told_op; /* STATE was sent for it */
+	struct rr_page *page; /* mirror */
+};
+
+struct rr_far {
+	int32_t rank, world;
+	int listener;
+	int control; /* epoll of the listener, control connections and pending ones */
+	int sleeper; /* epoll of all of that, transports' descriptors and the bell */
+	int bell;
+	uint8_t key[RR_KEY_BYTES];
+	uint8_t token[RR_TOKEN_BYTES];
+	const struct rr_hello *own_hello;
+	struct rr_hello *hellos; /* [world], a copy */
+	struct rr_edge *edges;   /* [world]; of near ranks unused */
+	struct rr_page *page;    /* our own */
+	struct rr_pending pending[RR_FAR_PENDING_MAX];
+	uint64_t strangers;
+	char stranger[160];
+};
+
+/* far_join.c */
+/* Dial the next target of the edge, or one more data socket. */
+void rr_far_dial(struct rr_far *far, struct rr_edge *edge, uint16_t stream);
+void rr_far_accept(struct rr_far *far);
+/* Events of a pending connection, and of time. */
+void rr_far_pending_event(struct rr_far *far, struct rr_pending *pending);
+void rr_far_pending_time(struct rr_far *far, uint64_t now_ns);
+void rr_far_pending_drop(struct rr_far *far, struct rr_pending *pending, const char *why);
+
+/* far.c */
+/* A proven connection. */
+void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, int socket);
+void rr_far_watch(struct rr_far *far, int socket, uint64_t tag, bool writable);
+
+/* What an epoll event of `control` is about. */
+#define RR_FAR_TAG_LISTENER 0ull
+#define RR_FAR_TAG_PENDING(i) (1ull << 32 | (uint64_t)(i))
+#define RR_FAR_TAG_EDGE(r) (2ull << 32 | (uint64_t)(uint32_t)(r))
+
+#endif

@@ -1,0 +1,150 @@
+/* setup.c - how a communicator's ranks meet: hello, node, far ranks, links. The steps are in hello.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm.h"
+#include "link_shm.h"
+#include "link_tcp.h"
+#include "order.h"
+#include "status.h"
+
+/* Taken-apart nodes have odd numbers: number all from 0 in order of their first ranks. */
+static void number_nodes(int32_t *node, int32_t world)
+{
+	int32_t count = 0;
+
+	for (int32_t r = 0; r < world; r++) {
+		int32_t old = node[r];
+		if (old < -1)
+			continue;
+		for (int32_t later = r; later < world; later++)
+			if (node[later] == old)
+				node[later] = -2 - count; /* below all old numbers: done */
+		count++;
+	}
+	for (int32_t r = 0; r < world; r++)
+		node[r] = -2 - node[r];
+}
+
+/* An embedder without a secret of its own: the tokens, which only the exchange has seen. */
+static void choose_key(const struct rr_comm *comm, const struct rr_hello *hellos, uint8_t key[RR_KEY_BYTES])
+{
+	static const uint8_t none[RR_KEY_BYTES];
+
+	memcpy(key, comm->options.key, RR_KEY_BYTES);
+	if (memcmp(key, none, RR_KEY_BYTES) != 0)
+		return;
+	for (int32_t r = 0; r < comm->world; r++)
+		for (size_t i = 0; i < RR_KEY_BYTES; i++)
+			key[i] ^= hellos[r].token[i];
+}
+
+static rr_status open_near(struct rr_comm *comm, int32_t r)
+{
+	rr_status status = rr_link_shm_open(&comm->shm, r, true, comm->options.serial_start, &comm->engine.out[r]);
+
+	if (status >= 0)
+		status = rr_link_shm_open(&comm->shm, r, false, comm->options.serial_start, &comm->engine.in[r]);
+	comm->pages[r] = comm->shm.peers[r].page;
+	return status;
+}
+
+static rr_status open_far(struct rr_comm *comm, int32_t r)
+{
+	if (comm->options.require_rdma)
+		return rr_fail(RR_ERR_SETUP, "RDMA is required, and the edge to rank %d has none", r);
+	comm->pages[r] = rr_far_page(comm->far, r);
+	return rr_link_tcp_open(comm->far, r, comm->options.tcp_streams, comm->options.slot_bytes, &comm->engine.out[r],
+				&comm->engine.in[r]);
+}
+
+static rr_status open_links(struct rr_comm *comm)
+{
+	rr_status status = RR_OK;
+
+	for (int32_t r = 0; r < comm->world && status >= 0; r++) {
+		if (r == comm->rank)
+			comm->pages[r] = comm->shm.page;
+		else
+			status = rr_shm_has(&comm->shm, r) ? open_near(comm, r) : open_far(comm, r);
+	}
+	return status;
+}
+
+/* After the last exchange: all that follows is this rank's own. */
+static rr_status join_far(struct rr_comm *comm, const struct rr_hello *hellos)
+{
+	uint8_t key[RR_KEY_BYTES];
+	rr_status status;
+
+	if (comm->shm.count == comm->world) { /* all on one node: nobody needs the listener */
+		rr_far_close(comm->far);
+		comm->far = NULL;
+		return RR_OK;
+	}
+	choose_key(comm, hellos, key);
+	status = rr_far_start(comm->far, hellos, comm->node, key, comm->shm.page);
+	comm->mailbox.out = comm->engine.out;
+	comm->mailbox.in = comm->engine.in;
+	return status;
+}
+
+static rr_status meet(struct rr_comm *comm, rr_exchange_fn exchange, void *user, struct rr_hello *own,
+		      struct rr_hello *hellos, int listener)
+{
+	rr_status status;
+
+	if (exchange(user, own, sizeof(*own), hellos) != 0)
+		return rr_fail(RR_ERR_SETUP, "the exchange among the ranks failed");
+	status = rr_hello_check(hellos, comm->rank, comm->world);
+	if (status < 0) /* all ranks see the same hellos, so all leave here */
+		return status;
+	rr_hello_nodes(hellos, comm->world, comm->node);
+	status = rr_shm_join(&comm->shm, hellos, comm->node, listener, exchange, user, comm->apart, sizeof(comm->apart));
+	if (status < 0)
+		return status;
+	number_nodes(comm->node, comm->world);
+	return join_far(comm, hellos);
+}
+
+rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user)
+{
+	struct rr_hello *own = calloc(1, sizeof(*own));
+	struct rr_hello *hellos = calloc((size_t)comm->world, sizeof(*hellos));
+	int listener = -1;
+	rr_status status;
+
+	if (!own || !hellos) {
+		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for %d hellos", comm->world);
+		goto free_both;
+	}
+	rr_hello_fill(own);
+	status = rr_shm_prepare(comm->rank, comm->world, &comm->options, &comm->shm, own, &listener);
+	if (comm->world == 1) {
+		status = status < 0 ? status : rr_shm_alone(&comm->shm, own);
+		goto close_listener;
+	}
+	if (status >= 0)
+		status = rr_far_prepare(comm->rank, comm->world, own, &comm->far);
+	if (!comm->shm.peers || !comm->shm.index) /* without them nothing can go on, not even together */
+		goto close_listener;
+	own->status = status;
+	if (status < 0)
+		snprintf(own->message, sizeof(own->message), "%.255s", rr_error_here()->message);
+	rr_status met = meet(comm, exchange, user, own, hellos, listener);
+	status = status < 0 ? status : met;
+
+close_listener:
+	if (listener >= 0)
+		close(listener);
+	if (status >= 0)
+		status = open_links(comm);
+	if (status >= 0)
+		status = rr_shm_start(&comm->shm, comm->far ? rr_far_bell(comm->far) : -1);
+free_both:
+	free(own);
+	free(hellos);
+	return status;
+}
