@@ -96,6 +96,9 @@ def init(
     *,
     timeout_s: float | None = None,
     reorder: Sequence[int] | bool | None = None,
+    transport: str | None = None,
+    require: str | None = None,
+    tcp_streams: int | None = None,
 ) -> Communicator:
     """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
 
@@ -105,6 +108,10 @@ def init(
     timeout_s: seconds for the assembly, and default of every operation. Default: RDMARING_TIMEOUT, else 300.
     reorder: the ranks in the order in which rings visit them, equal on all ranks. Default: RDMARING_RING_ORDER,
         else the ranks of each node one after another; False: that, whatever the variable says.
+    transport: what may serve edges between nodes: "tcp", "verbs", or both between commas. Default:
+        RDMARING_TRANSPORT, else verbs where both ends have it, and TCP where not. Inside a node: shared memory.
+    require: "rdma": raise where an edge between nodes would go over TCP. Default: RDMARING_REQUIRE.
+    tcp_streams: data sockets of a TCP edge, 1 to 16. Default: RDMARING_TCP_STREAMS, else 2.
 
     Raises:
         ArgumentError: arguments or variables that do not fit.
@@ -116,6 +123,7 @@ def init(
     chosen = settings.read(os.environ, timeout_s)
     if reorder is not None:
         chosen = settings.with_ring_order(chosen, reorder)
+    chosen = settings.with_arguments(chosen, transport=transport, require=require, tcp_streams=tcp_streams)
     settings.set_log_level(os.environ)
     try:
         meeting = rendezvous.join(rank, size, address, chosen.timeout_s)

@@ -61,6 +61,7 @@ class Communicator:
         self.name = name
         self._settings = settings
         self._keep = keep  # the rendezvous, which ends with us
+        self._nodes = tuple(lib.rr_comm_node(handle, each) for each in range(size))
         self._order: tuple[int, ...] | None = None  # in which rings visit the ranks; None: 0, 1, ..., N - 1
         self._plans: dict[Shape, NativePlan] = {}
         self._fast: dict[tuple[int, Any, str, str | None], Any] = {}
@@ -286,6 +287,16 @@ class Communicator:
     # ---- facts ----
 
     @property
+    def node(self) -> int:
+        """The number of this rank's node: nodes count from 0, in order of their first ranks."""
+        return self._nodes[self.rank]
+
+    @property
+    def node_count(self) -> int:
+        """On how many nodes the ranks are."""
+        return max(self._nodes) + 1
+
+    @property
     def links(self) -> list[Link]:
         """One record a peer: transport, how ordinary memory travels, and why not better."""
         self._check_open()
@@ -318,7 +329,7 @@ class Communicator:
         wanted = np.dtype(dtype)
         root = 0 if collective in ("broadcast", "reduce") else None
         shape = Shape(collective, nbytes // wanted.itemsize, 0, wanted.itemsize, root=root)
-        choice = choice_of(shape, self.size)
+        choice = choice_of(shape, self.size, self.node_count)
         return f"{collective} of {nbytes} bytes among {self.size} ranks: {choice.algorithm} ({choice.reason})"
 
     # ---- the end ----

@@ -11,11 +11,12 @@ import numpy as np
 from rdmaring._native import ffi, lib, with_exchange
 from rdmaring.errors import ArgumentError
 from rdmaring.settings import Settings
-from rdmaring.topology import order_within
+from rdmaring.topology import order_within, ring_order
 
 if TYPE_CHECKING:
     from rdmaring.communicator import Communicator
 
+TRANSPORT_BITS = {"tcp": lib.RR_TRANSPORT_TCP, "verbs": lib.RR_TRANSPORT_VERBS}
 EXCHANGES = 3  # of rr_comm_create() in a world of two or more (native/src/shm_setup.c)
 RECORD_BYTES = 8192  # one rank's part of a round over a parent communicator
 
@@ -33,6 +34,9 @@ def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Se
     options.cma = 0 if settings.cma else 1
     options.memory_budget_bytes = settings.memory_budget_bytes or 0
     options.serial_start = settings.serial_start
+    options.tcp_streams = settings.tcp_streams or 0
+    options.require_rdma = settings.require_rdma
+    options.transports = sum(TRANSPORT_BITS[name] for name in settings.transports)
     out = ffi.new("rr_comm **")
     with_exchange(gather, lambda exchange, user: lib.rr_comm_create(rank, world, exchange, user, options, out))
     return out[0]
@@ -46,6 +50,8 @@ def set_ring(comm: Communicator) -> None:
     """
     wished = comm._settings.ring_order
     if wished is None:
+        found = ring_order(comm._nodes)
+        comm._order = None if found == tuple(range(comm.size)) else found
         return
     if sorted(wished) != list(range(comm.size)):
         raise ArgumentError(

@@ -87,11 +87,11 @@ def _forced(shape: Shape, world: int) -> Choice:
     return Choice(algorithm, mailbox, SLICE_BYTES, "forced")
 
 
-def choice_of(shape: Shape, world: int) -> Choice:
+def choice_of(shape: Shape, world: int, nodes: int) -> Choice:
     """The forced algorithm, or the library's choice."""
     if shape.algorithm is not None:
         return _forced(shape, world)
-    return choose(shape.collective, shape.count * shape.element_bytes, world)
+    return choose(shape.collective, shape.count * shape.element_bytes, world, nodes)
 
 
 def _offsets(shape: Shape, chunk_count: int) -> Sequence[int]:
@@ -111,7 +111,7 @@ class NativePlan:
         """schedule: rows of the caller's own, for the collective and root of ``shape``; None: a built-in one."""
         try:
             if schedule is None:
-                choice = choice_of(shape, comm.size)
+                choice = choice_of(shape, comm.size, comm.node_count)
                 collective = "all_reduce" if shape.collective == "barrier" else shape.collective
                 order = comm._order if choice.algorithm in ORDERED else None
                 rows, chunk_count, cells = _schedule(

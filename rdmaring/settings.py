@@ -13,6 +13,7 @@ from rdmaring.errors import ArgumentError
 from rdmaring.schedule import ALGORITHMS
 
 TIMEOUT_S_DEFAULT = 300.0
+TRANSPORTS = ("tcp", "verbs")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # Every name that rdmaring reads, and what it means.
@@ -27,6 +28,9 @@ VARIABLES: dict[str, str] = {
     "RDMARING_TIMEOUT": "seconds an operation may take, and the assembly of the world",
     "RDMARING_ALGORITHM": "algorithm of every collective that has it",
     "RDMARING_RING_ORDER": "ranks as rings visit them, such as 0,2,1,3; `rdmaring links --reorder` prints it",
+    "RDMARING_TRANSPORT": "what may serve edges between nodes: tcp, verbs, or both between commas",
+    "RDMARING_REQUIRE": "rdma: init() raises where an edge between nodes would go over TCP",
+    "RDMARING_TCP_STREAMS": "data sockets of a TCP edge between nodes, 1 to 16",
     "RDMARING_CMA": "0: never read another process's ordinary memory; use slots",
     "RDMARING_SLOT_BYTES": "bytes of a slot of a shared memory link",
     "RDMARING_SLOT_COUNT": "slots of a shared memory link",
@@ -44,6 +48,9 @@ class Settings:
     timeout_s: float = TIMEOUT_S_DEFAULT
     algorithm: str | None = None
     ring_order: tuple[int, ...] | None = None  # of the world: ranks as rings visit them
+    transports: tuple[str, ...] = TRANSPORTS  # that may serve edges between nodes
+    require_rdma: bool = False
+    tcp_streams: int | None = None
     cma: bool = True
     slot_bytes: int | None = None
     slot_count: int | None = None
@@ -74,6 +81,38 @@ def _ranks(env: Mapping[str, str], name: str) -> tuple[int, ...] | None:
         raise ArgumentError(f"{name} is {text!r}; accepted are ranks between commas, such as 0,2,1,3") from None
 
 
+def _transports(text: str, name: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names or not set(names) <= set(TRANSPORTS):
+        raise ArgumentError(f"{name} is {text!r}; accepted are {', '.join(TRANSPORTS)}, or both between commas")
+    return names
+
+
+def _requires_rdma(value: str | None, name: str) -> bool:
+    if value not in (None, "rdma"):
+        raise ArgumentError(f"{name} is {value!r}; accepted is 'rdma'")
+    return value == "rdma"
+
+
+def with_arguments(
+    settings: Settings, *, transport: str | None = None, require: str | None = None, tcp_streams: int | None = None
+) -> Settings:
+    """What init() was given goes before the variables.
+
+    Raises:
+        ArgumentError: a value that is not accepted.
+    """
+    if transport is not None:
+        settings = replace(settings, transports=_transports(transport, "transport"))
+    if require is not None:
+        settings = replace(settings, require_rdma=_requires_rdma(require, "require"))
+    if tcp_streams is not None:
+        settings = replace(settings, tcp_streams=tcp_streams)
+    if settings.require_rdma and "verbs" not in settings.transports:
+        raise ArgumentError("require='rdma' with transport='tcp'; accepted is a transport that has RDMA: verbs")
+    return settings
+
+
 def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
     """The settings of this process.
 
@@ -97,6 +136,9 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
         timeout_s=timeout_s,
         algorithm=algorithm,
         ring_order=_ranks(env, "RDMARING_RING_ORDER"),
+        transports=_transports(env.get("RDMARING_TRANSPORT") or ",".join(TRANSPORTS), "RDMARING_TRANSPORT"),
+        require_rdma=_requires_rdma(env.get("RDMARING_REQUIRE") or None, "RDMARING_REQUIRE"),
+        tcp_streams=_number(env, "RDMARING_TCP_STREAMS"),
         cma=env.get("RDMARING_CMA", "1") != "0",
         slot_bytes=_number(env, "RDMARING_SLOT_BYTES"),
         slot_count=_number(env, "RDMARING_SLOT_COUNT"),

@@ -13,9 +13,12 @@ from rdmaring._native import check, ffi, lib
 class Link:
     """Both directions of the edge between this rank and a peer.
 
-    transport: "shm". ordinary: how memory that is not registered travels: "cma" (the kernel copies it
-    once; large vectors among more than two ranks) or "slots" (through shared memory, two copies). reason: why not
-    better. huge_pages: the slots lie on some.
+    transport: "shm" inside a node; "verbs" or "tcp" between nodes. ordinary: how memory that is not registered
+    travels: "cma" (the kernel copies it once; large vectors among more than two ranks), "slots" (through shared
+    or registered memory, a copy at each end) or "stream" (straight from its place). reason: why not better.
+    peer_node: nodes count from 0; peer_host: its name, of ranks on other nodes. device, rail: of verbs ("mlx5_0/1").
+    streams: sockets or queue pairs. path: addresses at both ends, once an edge between nodes is joined.
+    huge_pages: the slots lie on some.
     """
 
     rank: int
@@ -31,6 +34,12 @@ class Link:
     received_bytes: int
     sent_slices: int
     received_slices: int
+    peer_node: int
+    peer_host: str
+    device: str
+    rail: int | None
+    streams: int
+    path: str
 
 
 def link_of(handle: Any, rank: int, peer: int) -> Link:
@@ -55,6 +64,12 @@ def link_of(handle: Any, rank: int, peer: int) -> Link:
         facts.received_bytes,
         facts.sent_slices,
         facts.received_slices,
+        facts.peer_node,
+        text(facts.peer_host),
+        text(facts.device),
+        None if facts.rail < 0 else int(facts.rail),
+        facts.streams,
+        text(facts.path),
     )
 
 

@@ -24,7 +24,8 @@ struct rr_hello {
 	int32_t status;
 	int32_t pid;
 	uint64_t slot_bytes;
-	uint64_t budget_bytes; /* left of the process's */
+	uint64_t budget_bytes; /* of the process */
+	uint64_t left_bytes;   /* of it, beside other communicators */
 	uint32_t slot_count;
 	uint32_t cma_wanted;
 	uint64_t token_address; /* where the token lies in that process, for the probe of CMA */

@@ -57,18 +57,33 @@ static void post_far(struct rr_mailbox *mailbox, const struct rr_plan *plan, con
 	}
 }
 
+/* All of them each time: a rank that waits for one peer still owes its message to the others. */
+static rr_status move_far(struct rr_mailbox *mailbox)
+{
+	struct rr_shm *shm = mailbox->shm;
+
+	for (int32_t r = 0; r < shm->world; r++) {
+		if (rr_shm_has(shm, r))
+			continue;
+		rr_status status = mailbox->out[r]->ops->progress(mailbox->out[r]);
+		if (status >= 0)
+			status = mailbox->in[r]->ops->progress(mailbox->in[r]);
+		if (status < 0) {
+			rr_error_here()->peer = r;
+			return status;
+		}
+	}
+	return RR_OK;
+}
+
 /* RR_OK: the far peer's message is here, and it is the one expected. */
 static rr_status peek_far(struct rr_mailbox *mailbox, const struct rr_plan *plan, int32_t peer, uint64_t expected)
 {
-	struct rr_link *in = mailbox->in[peer], *out = mailbox->out[peer];
+	struct rr_link *in = mailbox->in[peer];
 	uint64_t tag;
 	uint32_t bytes;
-	rr_status status = out->ops->progress(out);
+	rr_status status = in->ops->tiny_peek(in, mailbox->serial, &tag, &mailbox->payloads[peer], &bytes);
 
-	if (status >= 0)
-		status = in->ops->progress(in);
-	if (status >= 0)
-		status = in->ops->tiny_peek(in, mailbox->serial, &tag, &mailbox->payloads[peer], &bytes);
 	if (status < 0)
 		rr_error_here()->peer = peer;
 	if (status != RR_OK)
@@ -120,6 +135,11 @@ rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan
 
 	if (mailbox->status < 0)
 		return rr_error_set(&mailbox->error);
+	if (mailbox->out) {
+		rr_status status = move_far(mailbox);
+		if (status < 0)
+			return status;
+	}
 	for (; mailbox->checked < shm->world; mailbox->checked++) {
 		int32_t peer = shm->rank + mailbox->checked;
 		peer -= peer >= shm->world ? shm->world : 0;

@@ -68,22 +68,25 @@ static uint64_t budget_left(const rr_options *options)
  */
 static rr_status choose_slots(struct rr_shm *shm, const struct rr_hello *hellos)
 {
-	uint64_t slot_bytes = UINT64_MAX, budget = UINT64_MAX;
+	uint64_t slot_bytes = UINT64_MAX, left = UINT64_MAX;
+	int32_t poorest = shm->rank;
 
 	for (int32_t r = 0; r < shm->world; r++) {
 		if (!rr_shm_has(shm, r))
 			continue;
 		slot_bytes = hellos[r].slot_bytes < slot_bytes ? hellos[r].slot_bytes : slot_bytes;
-		budget = hellos[r].budget_bytes < budget ? hellos[r].budget_bytes : budget;
+		poorest = hellos[r].left_bytes < left ? r : poorest;
+		left = hellos[poorest].left_bytes;
 	}
 	for (;;) {
 		rr_layout_set(&shm->layout, (uint32_t)shm->count, slot_bytes, hellos[shm->rank].slot_count);
-		if (shm->layout.bytes <= budget)
+		if (shm->layout.bytes <= left)
 			return RR_OK;
 		if (slot_bytes / 2 < SLOT_BYTES_MIN)
 			return rr_fail(RR_ERR_NO_MEMORY,
-				       "links to %d ranks need at least %llu bytes; of the budget (RDMARING_MEMORY_BUDGET) %llu are left",
-				       shm->count - 1, (unsigned long long)shm->layout.bytes, (unsigned long long)budget);
+				       "links to %d ranks need at least %llu bytes; of the budget of %llu (RDMARING_MEMORY_BUDGET) rank %d has %llu left",
+				       shm->count - 1, (unsigned long long)shm->layout.bytes,
+				       (unsigned long long)hellos[poorest].budget_bytes, poorest, (unsigned long long)left);
 		slot_bytes /= 2;
 	}
 }
@@ -368,7 +371,8 @@ rr_status rr_shm_prepare(int32_t rank, int32_t world, const rr_options *options,
 		snprintf(hello->socket_name + 2 * i, 3, "%02x", hello->token[i] ^ 0x5a);
 	hello->slot_bytes = options->slot_bytes;
 	hello->slot_count = options->slot_count;
-	hello->budget_bytes = budget_left(options);
+	hello->budget_bytes = options->memory_budget_bytes;
+	hello->left_bytes = budget_left(options);
 	if (world == 1)
 		return RR_OK;
 	*listener = rr_shm_listen(hello->socket_name, world);
@@ -400,12 +404,14 @@ rr_status rr_shm_join(struct rr_shm *shm, const struct rr_hello *hellos, int32_t
 		      rr_exchange_fn exchange, void *user, char *reason, size_t size)
 {
 	rr_status status = find_members(shm, hellos, node);
+	rr_error own = *rr_error_here(); /* the cause, where it is ours */
+	bool ours = status < 0;
 	char *all = exchange_outcomes(shm, exchange, user, &status, false);
 
 	reason[0] = 0;
 	free(all);
 	if (status < 0)
-		return status;
+		return ours ? rr_error_set(&own) : status;
 	status = join_sockets(shm, listener, hellos);
 	bool unproven = status == RR_ERR_SETUP;
 	for (int32_t r = 0; r < shm->world && status >= 0; r++)
