@@ -61,7 +61,7 @@ class Communicator:
         self.name = name
         self._settings = settings
         self._keep = keep  # the rendezvous, which ends with us
-        self._nodes = tuple(lib.rr_comm_node(handle, each) for each in range(size))
+        self._nodes: tuple[int, ...] = tuple(lib.rr_comm_node(handle, each) for each in range(size))
         self._order: tuple[int, ...] | None = None  # in which rings visit the ranks; None: 0, 1, ..., N - 1
         self._plans: dict[Shape, NativePlan] = {}
         self._fast: dict[tuple[int, Any, str, str | None], Any] = {}

@@ -74,6 +74,7 @@ class Bench:
                 algorithm=case.algorithm,
             ),
             comm.size,
+            comm.node_count,
         )
         cells: dict[str, Cell] = {}
         traffic = None

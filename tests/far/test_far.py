@@ -1,0 +1,190 @@
+"""Ranks of different nodes: several nodes on one machine, each rank's RDMARING_HOST_ID telling which."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from worlds import run_world
+
+# ``per`` ranks a node, as neighbours; INTERLEAVED: rank r on node r % nodes.
+FAR = """
+per = int(os.environ.get("PER", "1"))
+me, world = int(os.environ["RDMARING_RANK"]), int(os.environ["RDMARING_WORLD_SIZE"])
+node = me % (world // per) if os.environ.get("INTERLEAVED") else me // per
+os.environ["RDMARING_HOST_ID"] = f"node-{node}"
+"""
+
+SUMS = """
+with rr.init(timeout_s=60) as comm:
+    r, n = comm.rank, comm.size
+    import ml_dtypes
+    for count in (1, 5, 4097, 300_000):
+        for dtype in (np.float32, ml_dtypes.bfloat16):
+            for registered in (False, True):
+                def fresh(k):
+                    return comm.empty(k, dtype) if registered else np.empty(k, dtype)
+                want = np.arange(count) % 7 * n + n * (n - 1) / 2  # exact in bfloat16, too
+                given = (np.arange(count) % 7 + r).astype(dtype)
+                for algorithm in (None, "ring", "direct"):
+                    x = fresh(count); x[:] = given
+                    comm.all_reduce(x, algorithm=algorithm)
+                    assert np.array_equal(x.astype(np.float64), want), (count, dtype, algorithm, x[:9], want[:9])
+                edges = np.cumsum([0] + [len(part) for part in np.array_split(np.arange(count), n)])
+                part = fresh(edges[r + 1] - edges[r])
+                comm.reduce_scatter(given, out=part)
+                assert np.array_equal(part.astype(np.float64), want[edges[r]:edges[r + 1]])
+                whole = fresh(count)
+                comm.all_gather(part, out=whole)
+                assert np.array_equal(whole.astype(np.float64), want)
+                for root in range(n):
+                    x = fresh(count); x[:] = given
+                    comm.broadcast(x, root=root)
+                    assert np.array_equal(x.astype(np.float64), np.arange(count) % 7 + root)
+                    x[:] = given
+                    comm.reduce(x, root=root)
+                    assert np.array_equal(x.astype(np.float64), want if r == root else given.astype(np.float64))
+    pieces = [np.full(k, r + 1.0, np.float32) for k in [3] * 300 + [70_000, 1, 12_345]]
+    comm.all_reduce(pieces)
+    assert all((piece == n * (n + 1) / 2).all() for piece in pieces)
+    comm.barrier()
+    say(transports=sorted({link.transport for link in comm.links}), nodes=comm.node_count,
+        order=comm._order, peers=[link.peer_node for link in comm.links])
+"""
+
+
+@pytest.mark.parametrize(
+    ("world", "per", "interleaved"),
+    [(2, 1, ""), (3, 1, ""), (4, 2, ""), (4, 2, "1"), (5, 2, "")],
+    ids=["2x1", "3x1", "2x2", "2x2-interleaved", "2+2+1"],
+)
+def test_all_collectives_between_nodes(world: int, per: int, interleaved: str, tmp_path: Path) -> None:
+    env = {"PER": str(per), "INTERLEAVED": interleaved}
+    ran = run_world(world, FAR + SUMS, tmp_path, env=env, timeout_s=110)
+    assert ran.code == 0, ran.output
+    assert ran.of(0, "transports") == (["tcp"] if per == 1 else ["shm", "tcp"])
+    if interleaved:
+        assert ran.of(0, "order") == [0, 2, 1, 3]
+        assert ran.of(1, "peers") == [0, 0, 1]
+
+
+def test_a_dead_rank_is_named_on_all_nodes(tmp_path: Path) -> None:
+    source = FAR + """
+comm = rr.init(timeout_s=30)
+x = np.ones(1000, np.float32)
+comm.all_reduce(x)
+if comm.rank == 2:
+    say(at=time.time())
+    os.kill(os.getpid(), signal.SIGKILL)
+said_error(lambda: [comm.all_reduce(x, algorithm=a) for a in ("ring", "direct") * 1000])
+"""
+    ran = run_world(4, source, tmp_path)
+    for rank in (0, 1, 3):
+        assert ran.of(rank, "error") == "PeerDiedError", ran.output
+        assert ran.of(rank, "peer") == 2
+        assert ran.of(rank, "at") - ran.of(2, "at") < 1.5, ran.output
+
+
+def test_a_mismatch_between_nodes_is_told_with_both_calls(tmp_path: Path) -> None:
+    source = FAR + """
+comm = rr.init(timeout_s=30)
+x = np.ones(100_000, np.float32)
+comm.all_reduce(x)
+comm.barrier()
+if comm.rank == 1:
+    said_error(lambda: comm.broadcast(x, root=0))
+else:
+    said_error(lambda: comm.all_reduce(x[:5 if comm.rank == 2 else 50_000]))
+"""
+    ran = run_world(3, source, tmp_path)
+    for rank in range(3):
+        assert ran.of(rank, "error") == "MismatchError", ran.output
+        assert len(set(re.findall(r"broadcast|50000|of 5 ", ran.of(rank, "text")))) >= 2, ran.output
+        assert ran.of(rank, "seconds") < 1.0, ran.output
+
+
+def test_abort_reaches_other_nodes(tmp_path: Path) -> None:
+    source = FAR + """
+comm = rr.init(timeout_s=30)
+x = np.ones(100_000, np.float32)
+comm.all_reduce(x)
+if comm.rank == 0:
+    work = comm.all_reduce(x, async_op=True)
+    time.sleep(0.3)
+    comm.abort("enough")
+    said_error(lambda: work.wait())
+elif comm.rank == 1:
+    time.sleep(1)  # in user code meanwhile
+    said_error(lambda: comm.all_reduce(x))
+else:
+    said_error(lambda: comm.all_reduce(x))
+"""
+    ran = run_world(3, source, tmp_path)
+    for rank in range(3):
+        assert ran.of(rank, "error") == "AbortedError", ran.output
+        assert "enough" in ran.of(rank, "text")
+        assert ran.of(rank, "seconds") < 1.5, ran.output
+
+
+def test_a_rank_that_closed_and_one_that_is_late(tmp_path: Path) -> None:
+    source = FAR + """
+comm = rr.init(timeout_s=30)
+x = np.ones(100_000, np.float32)
+comm.all_reduce(x)
+if comm.rank == 1:
+    time.sleep(6)  # beyond every keepalive: late is not lost
+    say(sum=float(comm.all_reduce(np.full(3_000_000, 2.0, np.float32))[0]))
+    comm.close()
+else:
+    say(sum=float(comm.all_reduce(np.full(3_000_000, 2.0, np.float32))[0]))
+    said_error(lambda: [comm.all_reduce(x) for _ in range(3)])
+"""
+    ran = run_world(2, source, tmp_path)
+    assert ran.of(0, "sum") == ran.of(1, "sum") == 4.0
+    assert ran.of(0, "error") == "PeerClosedError", ran.output
+
+
+def test_a_late_rank_is_named_by_the_time_out(tmp_path: Path) -> None:
+    source = FAR + """
+comm = rr.init(timeout_s=30)
+x = np.ones(100_000, np.float32)
+comm.all_reduce(x)
+if comm.rank == 1:
+    time.sleep(4)
+else:
+    said_error(lambda: comm.all_reduce(x, async_op=True, timeout_s=1.5).wait())
+"""
+    ran = run_world(2, source, tmp_path)
+    assert ran.of(0, "error") == "OperationTimeoutError", ran.output
+    assert "never entered: rank 1" in ran.of(0, "text")
+
+
+def test_nothing_is_left_after_close(tmp_path: Path) -> None:
+    source = FAR + """
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+before = None
+for turn in range(4):
+    with rr.init(timeout_s=30) as comm:
+        comm.all_reduce(np.ones(100_000, np.float32))
+        other = comm.dup()
+        other.all_reduce(np.ones(10, np.float32), algorithm="ring")
+        other.close()
+        comm.barrier()
+    before = before or descriptors()
+say(grown=descriptors() - before)
+"""
+    ran = run_world(3, source, tmp_path)
+    for rank in range(3):
+        assert ran.of(rank, "grown") <= 0, ran.output
+
+
+def test_rdma_can_be_required(tmp_path: Path) -> None:
+    source = FAR + """
+said_error(lambda: rr.init(timeout_s=30, require="rdma"))
+"""
+    ran = run_world(2, source, tmp_path, env={"RDMARING_LIBIBVERBS": "/nowhere/libibverbs.so.1"})
+    for rank in range(2):
+        assert ran.of(rank, "error") == "SetupError", ran.output
+        assert "RDMA is required" in ran.of(rank, "text")
