@@ -1,0 +1,124 @@
+/* cases_config.c - cases whose meaning the environment gives: the Python side sets VERBS_SIM and reads the report. */
+#include "driver.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+
+static const struct ibv_qp_cap cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 };
+
+/* Ends with one of each still there: the report counts them. */
+CASE(leaves_all)
+{
+	struct end a;
+
+	open_end(&a, &cap, 16);
+	CHECK(ibv_get_device_list(NULL));
+}
+
+CASE(misuses)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct end a, b;
+	struct ibv_cq *cq;
+	void *context;
+
+	open_pair(&a, &b, &default_path);
+	CHECK_EQ(ibv_close_device(a.context), EBUSY);
+	CHECK_EQ(ibv_destroy_cq(a.cq), EBUSY);
+	CHECK_EQ(ibv_req_notify_cq(a.cq, 0), 0);
+	CHECK_EQ(post_recv(&a, 1, 0, 8), 0);
+	CHECK_EQ(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
+	CHECK_EQ(ibv_get_cq_event(a.channel, &cq, &context), 0); /* never acknowledged */
+	close_pair(&a, &b);
+}
+
+CASE(gid_table)
+{
+	struct ibv_port_attr port;
+	struct end end;
+
+	open_end(&end, &cap, 16);
+	CHECK_EQ(ibv_query_port(end.context, 1, &port), 0);
+	printf("link_layer %d lid %d mtu %d\n", port.link_layer, port.lid, 128 << port.active_mtu);
+	for (int row = 0; row < port.gid_tbl_len; row++) {
+		union ibv_gid gid;
+		char text[INET6_ADDRSTRLEN];
+
+		if (ibv_query_gid(end.context, 1, row, &gid))
+			printf("%d %s\n", row, strerror(errno));
+		else
+			printf("%d %s\n", row, inet_ntop(AF_INET6, gid.raw, text, sizeof(text)));
+	}
+	close_end(&end);
+}
+
+/* InfiniBand: an address handle of a LID, without a GRH. */
+CASE(by_lid)
+{
+	struct path path = default_path;
+	struct end a, b;
+
+	path.gid_index = 0;
+	open_pair(&a, &b, &path);
+	describe(&a, &path);
+	CHECK(path.lid != 0);
+	CHECK_EQ(post_recv(&b, 1, 0, 0), 0);
+	CHECK_EQ(post(&a, &b, IBV_WR_RDMA_WRITE_WITH_IMM, 2, 0, 4096, IBV_SEND_SIGNALED), 0);
+	expect_wc(&b, 1, IBV_WC_SUCCESS);
+	expect_wc(&a, 2, IBV_WC_SUCCESS);
+	close_pair(&a, &b);
+}
+
+/* fail=ibv_alloc_pd:2:ENOMEM,fail=ibv_post_send:3:EIO,fail=ibv_poll_cq:2+:EIO,unsupported=ibv_create_comp_channel */
+CASE(nth_calls)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *context = ibv_open_device(list[0]);
+	struct ibv_pd *first = ibv_alloc_pd(context), *third;
+	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+	struct ibv_wc wc;
+
+	ibv_free_device_list(list);
+	CHECK(first && cq);
+	CHECK(!ibv_alloc_pd(context));
+	CHECK_EQ(errno, ENOMEM);
+	third = ibv_alloc_pd(context);
+	CHECK(third);
+	CHECK_EQ(ibv_poll_cq(cq, 1, &wc), 0);
+	CHECK_EQ(ibv_poll_cq(cq, 1, &wc), -1);
+	CHECK_EQ(ibv_poll_cq(cq, 1, &wc), -1);
+	for (int i = 0; i < 2; i++) {
+		CHECK(!ibv_create_comp_channel(context));
+		CHECK_EQ(errno, EOPNOTSUPP);
+	}
+	CHECK_EQ(ibv_destroy_cq(cq), 0);
+	CHECK_EQ(ibv_dealloc_pd(first), 0);
+	CHECK_EQ(ibv_dealloc_pd(third), 0);
+	CHECK_EQ(ibv_close_device(context), 0);
+}
+
+/* wc_error=2:REM_OP_ERR:0x77 */
+CASE(wc_errors)
+{
+	struct end a, b;
+
+	open_pair(&a, &b, &default_path);
+	for (uint64_t id = 1; id < 4; id++)
+		CHECK_EQ(post(&a, &b, IBV_WR_RDMA_WRITE, id, 0, 8, IBV_SEND_SIGNALED), 0);
+	expect_wc(&a, 1, IBV_WC_SUCCESS);
+	CHECK_EQ(expect_wc(&a, 2, IBV_WC_REM_OP_ERR).vendor_err, 0x77);
+	CHECK(next_wc(&a).wr_id == 3);
+	CHECK_EQ(state_of(&a), IBV_QPS_ERR);
+	close_pair(&a, &b);
+}
+
+CASE(no_device)
+{
+	int count = -1;
+	struct ibv_device **list = ibv_get_device_list(&count);
+
+	CHECK(list && !list[0]);
+	CHECK_EQ(count, 0);
+	ibv_free_device_list(list);
+}

@@ -1,0 +1,203 @@
+/* faults.c - what goes wrong by order: calls that fail, devices that break; and what the application did wrong. */
+#include "sim.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define VIOLATIONS_MAX 32
+
+const char *const sim_action_names[SIM_ACTION_COUNT] = {
+	[SIM_PORT_DOWN] = "port_down", [SIM_PORT_UP] = "port_up", [SIM_QP_FATAL] = "qp_fatal",
+	[SIM_DEVICE_FATAL] = "device_fatal", [SIM_FLUSH] = "flush", [SIM_DROP_LINK] = "drop_link",
+};
+
+static const char *violations[VIOLATIONS_MAX];
+static size_t violation_count;
+
+uint64_t sim_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+/* splitmix64 */
+uint64_t sim_random(uint64_t *state)
+{
+	uint64_t z = *state += 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return z ^ z >> 31;
+}
+
+uint64_t sim_delay_ns(uint64_t *state)
+{
+	uint64_t ns = 0;
+
+	if (sim.config.delay_us)
+		ns += sim_random(state) % (sim.config.delay_us * NS_PER_US);
+	if (sim.config.reorder_us && sim_random(state) % 4 == 0)
+		ns += sim_random(state) % (sim.config.reorder_us * NS_PER_US);
+	return ns;
+}
+
+/* A misuse that real hardware answers with a hang, a crash or silence. Tests read these in the report. */
+void sim_violation(const char *format, ...)
+{
+	char text[256];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	fprintf(stderr, "verbs_sim: violation: %s\n", text);
+	if (violation_count < VIOLATIONS_MAX)
+		violations[violation_count++] = strdup(text);
+}
+
+size_t sim_violation_list(const char *const **texts)
+{
+	*texts = violations;
+	return violation_count;
+}
+
+int sim_fault_locked(const char *verb)
+{
+	int error = 0;
+
+	for (unsigned i = 0; i < sim.config.fault_count; i++) {
+		struct sim_fault *fault = &sim.config.faults[i];
+
+		if (strcmp(fault->verb, verb))
+			continue;
+		fault->calls++;
+		if (fault->calls == fault->first || (fault->onwards && fault->calls > fault->first))
+			error = fault->error;
+	}
+	return error;
+}
+
+int sim_fault(const char *verb)
+{
+	int error;
+
+	pthread_mutex_lock(&sim_lock);
+	error = sim_fault_locked(verb);
+	pthread_mutex_unlock(&sim_lock);
+	return error;
+}
+
+static void all_to_error(enum ibv_event_type type, bool with_event)
+{
+	for (struct sim_qp *qp = sim.qps; qp; qp = qp->next) {
+		if (qp->base.state == IBV_QPS_RESET)
+			continue;
+		sim_qp_to_error(qp);
+		if (with_event)
+			sim_async(qp->base.context, type, &qp->base);
+	}
+}
+
+static void on_every_device(enum sim_action action)
+{
+	for (struct sim_context *context = sim.contexts; context; context = context->next) {
+		struct ibv_context *base = &context->verbs.context;
+
+		switch (action) {
+		case SIM_PORT_DOWN:
+			context->port_state = IBV_PORT_DOWN;
+			sim_async(base, IBV_EVENT_PORT_ERR, NULL);
+			break;
+		case SIM_PORT_UP:
+			context->port_state = IBV_PORT_ACTIVE;
+			sim_async(base, IBV_EVENT_PORT_ACTIVE, NULL);
+			break;
+		case SIM_DEVICE_FATAL:
+			context->fatal = true;
+			sim_async(base, IBV_EVENT_DEVICE_FATAL, NULL);
+			break;
+		case SIM_QP_FATAL:
+		case SIM_FLUSH:
+		case SIM_DROP_LINK:
+		case SIM_ACTION_COUNT:
+			break;
+		}
+	}
+}
+
+void sim_act(enum sim_action action)
+{
+	on_every_device(action);
+	switch (action) {
+	case SIM_PORT_DOWN:
+	case SIM_DROP_LINK:
+		sim.wire_cut = true;
+		for (struct sim_qp *qp = sim.qps; qp; qp = qp->next)
+			sim_disconnect(qp);
+		break;
+	case SIM_PORT_UP:
+		sim.wire_cut = false;
+		for (struct sim_qp *qp = sim.qps; qp; qp = qp->next)
+			if (qp->base.state == IBV_QPS_RTR || qp->base.state == IBV_QPS_RTS)
+				sim_listen(qp);
+		break;
+	case SIM_QP_FATAL:
+		all_to_error(IBV_EVENT_QP_FATAL, true);
+		break;
+	case SIM_DEVICE_FATAL:
+	case SIM_FLUSH:
+		all_to_error(IBV_EVENT_QP_FATAL, false);
+		break;
+	case SIM_ACTION_COUNT:
+		break;
+	}
+	sim_wake();
+}
+
+void sim_check_triggers(uint64_t now)
+{
+	for (int action = 0; action < SIM_ACTION_COUNT; action++) {
+		struct sim_trigger *trigger = &sim.config.triggers[action];
+		bool time = trigger->after_ms != SIM_NEVER && now >= sim.opened_ns + trigger->after_ms * NS_PER_MS;
+
+		if (!trigger->fired && (time || sim.counts.sends >= trigger->after_sends)) {
+			trigger->fired = true;
+			sim_act((enum sim_action)action);
+		}
+	}
+}
+
+uint64_t sim_next_trigger(void)
+{
+	uint64_t next = SIM_NEVER;
+
+	for (int action = 0; action < SIM_ACTION_COUNT; action++) {
+		const struct sim_trigger *trigger = &sim.config.triggers[action];
+
+		if (trigger->fired || trigger->after_ms == SIM_NEVER)
+			continue;
+		if (sim.opened_ns + trigger->after_ms * NS_PER_MS < next)
+			next = sim.opened_ns + trigger->after_ms * NS_PER_MS;
+	}
+	return next;
+}
+
+/* For tests in the same process: let it happen now. 0, or EINVAL for a name it does not know. */
+SIM_EXPORT int verbs_sim_inject(const char *action_name)
+{
+	for (int action = 0; action < SIM_ACTION_COUNT; action++) {
+		if (strcmp(action_name, sim_action_names[action]))
+			continue;
+		pthread_mutex_lock(&sim_lock);
+		sim_act((enum sim_action)action);
+		pthread_mutex_unlock(&sim_lock);
+		return 0;
+	}
+	return EINVAL;
+}
