@@ -20,6 +20,7 @@ need_packages() {
 		missing+=("python$version-dev")
 	command -v "${CC:-cc}" >/dev/null || missing+=(gcc libc6-dev)
 	if [ "${1:-}" = c++ ]; then
+		[ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev) # for tests/verbs_sim
 		command -v "${CXX:-c++}" >/dev/null || missing+=(g++)
 	fi
 	[ ${#missing[@]} -gt 0 ] || return 0
