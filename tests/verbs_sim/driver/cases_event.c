@@ -102,6 +102,7 @@ CASE(qp_fatal)
 
 	open_pair(&a, &b, &default_path);
 	CHECK_EQ(post_recv(&a, 1, 0, 8), 0);
+	CHECK_EQ(post(&b, &a, IBV_WR_RDMA_WRITE, 1, 0, 8, 0), 0);
 	event = next_event(&a); /* by VERBS_SIM */
 	CHECK_EQ(event.event_type, IBV_EVENT_QP_FATAL);
 	CHECK(event.element.qp == a.qp);

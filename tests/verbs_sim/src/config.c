@@ -29,6 +29,15 @@ static uint64_t number(const char *key, const char *value)
 	return result;
 }
 
+static uint64_t from_one(const char *key, const char *value)
+{
+	uint64_t result = number(key, value);
+
+	if (!result)
+		refuse("counted from 1", key);
+	return result;
+}
+
 int sim_errno_of(const char *name)
 {
 	static const struct { const char *name; int value; } known[] = {
@@ -83,7 +92,7 @@ static void read_fault(struct sim_config *config, char *value)
 	fault->onwards = nth[strlen(nth) - 1] == '+';
 	if (fault->onwards)
 		nth[strlen(nth) - 1] = 0;
-	fault->first = number("fail", nth);
+	fault->first = from_one("fail", nth);
 	fault->error = sim_errno_of(error);
 	if (!fault->error)
 		refuse("not a known errno", error);
@@ -110,7 +119,7 @@ static void read_wc_fault(struct sim_wc_fault *fault, char *value)
 
 	if (!nth || !status)
 		refuse("a completion fault is number:STATUS or number:STATUS:vendor_err", nth ? nth : "");
-	fault->nth = number("wc_error", nth);
+	fault->nth = from_one("wc_error", nth);
 	fault->status = wc_status_of(status);
 	fault->vendor_err = vendor ? (uint32_t)number("wc_error", vendor) : 0x81;
 }
@@ -181,7 +190,7 @@ static bool read_trigger(struct sim_config *config, const char *key, const char 
 		if (!strcmp(key + length, "_after_ms"))
 			config->triggers[action].after_ms = number(key, value);
 		else if (!strcmp(key + length, "_after") || !strcmp(key + length, "_after_sends"))
-			config->triggers[action].after_sends = number(key, value);
+			config->triggers[action].after_sends = from_one(key, value);
 		else
 			continue;
 		return true;
