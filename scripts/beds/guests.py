@@ -16,11 +16,13 @@ from typing import IO, Any
 from beds import packages
 from beds.addresses import Family, address_lines, hosts_file, mac
 from beds.job import Host
-from beds.kernel import Kernel
+from beds.kernel import GUEST_MODULES, Kernel
 from beds.namespaces import DIE_WITH_US, SCRIPTS, batch
 
 MTU = 9000
 NOFILE = 65536
+# Without what costs an emulated CPU time: mitigations, moved addresses, security modules, tests of ciphers.
+KERNEL_OPTIONS = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr audit=0 lsm=integrity cryptomgr.notests"
 CONSOLE_LINES = 30
 QUEUE_PACKETS = 100_000  # netem holds what it delays; its default of 1000 would lose much more than was asked for
 
@@ -99,9 +101,19 @@ class Guests:
         line = [
             "qemu-system-x86_64",
             *("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max", "-smp", str(self._machine.cpus)),
-            *("-m", str(self._machine.memory_mb), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+            *(
+                "-machine",
+                "pc,hpet=off",
+                "-m",
+                str(self._machine.memory_mb),
+                "-nodefaults",
+                "-no-user-config",
+                "-no-reboot",
+                "-display",
+                "none",
+            ),
             *("-serial", "stdio", "-kernel", str(self._machine.kernel.image), "-initrd", f"/proc/self/fd/{initramfs}"),
-            *("-append", "console=ttyS0 panic=-1 quiet mitigations=off"),
+            *("-append", KERNEL_OPTIONS),
             *("-virtfs", _share("root", Path("/"), "on")),
             *("-netdev", wire, "-device", f"virtio-net-pci,netdev=wire,mac={mac(guest)}"),
             *("-chardev", f"socket,id=agent,fd={channel.fileno()}", "-device", "virtio-serial-pci"),
@@ -133,7 +145,7 @@ def set_up(machine: Machine, guest: int, names: list[str]) -> list[dict[str, Any
         f'ln -sfn "$0" /lib/modules/{modules.name}',
         f"hostname {names[guest]}",
         "for each in /proc/sys/net/ipv6/conf/*/accept_dad; do echo 0 >$each; done",
-        "modprobe -a rdma_rxe ib_uverbs rdma_ucm",
+        f"modprobe -a {' '.join(GUEST_MODULES)}",
     ]
     addresses = [
         "link set lo up",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import shlex
 import stat
 import subprocess
@@ -10,9 +9,8 @@ from pathlib import Path
 
 from beds import packages
 from beds.job import BedError
-from beds.kernel import Kernel
+from beds.kernel import BOOT_MODULES, Kernel
 
-MODULES = ("virtio_pci", "virtio_net", "virtio_console", "9p", "9pnet_virtio", "overlay")
 FOLDERS = ("bin", "lib", "proc", "sys", "dev", "lower", "upper", "new")
 
 # The machine's root file system, read-only, under a writable layer in the guest's memory.
@@ -31,7 +29,7 @@ for each in proc sys dev; do $b mkdir -p /new/$each; $b mount --move /$each /new
 exec $b switch_root /new /bin/sh -c {start}
 """
 # The only port of a virtio console without a console has the number 1.
-START = "cd {scripts} && exec {python} -m beds.agent /dev/vport*p1"
+START = "cd {scripts} && exec {python} -S -E -m beds.agent /dev/vport*p1"
 
 
 def build(kernel: Kernel, python: str, scripts: Path) -> bytes:
@@ -39,24 +37,15 @@ def build(kernel: Kernel, python: str, scripts: Path) -> bytes:
     busybox = packages.command("busybox")
     if busybox is None or b"statically linked" not in _file_kind(busybox):
         raise BedError(f"busybox is {busybox}, which needs libraries; install Debian's busybox-static")
-    modules = kernel.modules_for(MODULES)
-    names = [path.name.removesuffix(".xz") for path in modules]
+    modules = kernel.modules_for(BOOT_MODULES)
     start = START.format(scripts=shlex.quote(str(scripts)), python=shlex.quote(python))
-    init = INIT.format(modules=" ".join(names), start=shlex.quote(start))
+    init = INIT.format(modules=" ".join(path.name for path in modules), start=shlex.quote(start))
     archive = [_entry(folder, stat.S_IFDIR | 0o755, b"") for folder in FOLDERS]
     archive.append(_entry("bin/busybox", stat.S_IFREG | 0o755, Path(busybox).read_bytes()))
-    archive += [
-        _entry(f"lib/{name}", stat.S_IFREG | 0o644, _unpacked(path)) for name, path in zip(names, modules, strict=True)
-    ]
+    archive += [_entry(f"lib/{path.name}", stat.S_IFREG | 0o644, path.read_bytes()) for path in modules]
     archive.append(_entry("init", stat.S_IFREG | 0o755, init.encode()))
     archive.append(_entry("TRAILER!!!", 0, b""))
     return b"".join(archive)
-
-
-def _unpacked(path: Path) -> bytes:
-    """busybox's insmod takes modules as they are; Debian 13 compresses them."""
-    data = path.read_bytes()
-    return lzma.decompress(data) if path.suffix == ".xz" else data
 
 
 def _file_kind(path: str) -> bytes:

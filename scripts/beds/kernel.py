@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import lzma
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,13 @@ from pathlib import Path
 from beds import packages
 from beds.job import BedError
 
+# What a guest needs before it sees the machine's files, and after.
+BOOT_MODULES = ("virtio_pci", "virtio_net", "virtio_console", "9p", "9pnet_virtio", "overlay")
+GUEST_MODULES = ("rdma_rxe", "ib_uverbs", "rdma_ucm")
+MARK = "complete-2"  # counts up when what stands in the cache changes
+XZ_MAGIC = b"\xfd7zXZ\0"
+SIGNED = b"~Module signature appended~\n"
+SIGNATURE_HEAD_BYTES = 12
 META_PACKAGE = "linux-image-amd64"  # depends on the package of the newest kernel
 # Drivers that no guest of ours has devices for; most of the package's 400 MB.
 UNUSED = (
@@ -31,8 +40,14 @@ class Kernel:
     root: Path
 
     @property
-    def image(self) -> Path:
+    def packed(self) -> Path:
         return self.root / "boot" / f"vmlinuz-{self.version}"
+
+    @property
+    def image(self) -> Path:
+        """What QEMU boots: unpacked where we could, as an emulated CPU takes long for that."""
+        unpacked = self.root / "boot" / "vmlinux"
+        return unpacked if unpacked.exists() else self.packed
 
     @property
     def modules(self) -> Path:
@@ -64,7 +79,7 @@ def get() -> Kernel:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        found = [path for path in folder.iterdir() if (path / "complete").exists()]
+        found = [path for path in folder.iterdir() if (path / MARK).exists()]
         if not found:
             found = [_fetch(folder)]
     newest = max(found, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
@@ -88,8 +103,36 @@ def _fetch(folder: Path) -> Path:
         for name in UNUSED:
             shutil.rmtree(root / "lib" / "modules" / versions[0] / "kernel" / name, ignore_errors=True)
         _output("depmod", "-b", str(root), versions[0])
-        (root / "complete").touch()
+        kernel = Kernel(versions[0], root)
+        _unpack_image(kernel)
+        _unpack_modules(kernel)
+        (root / MARK).touch()
+        shutil.rmtree(folder / versions[0], ignore_errors=True)  # what an older version of this script made of it
         return root.rename(folder / versions[0])
+
+
+def _unpack_image(kernel: Kernel) -> None:
+    """The kernel proper out of its self-extracting image, if it is compressed with xz, as Debian's are.
+
+    The header's fields are those of the x86 boot protocol: setup_sects, payload_offset, payload_length.
+    """
+    image = kernel.packed.read_bytes()
+    begin = (image[0x1F1] + 1) * 512 + struct.unpack_from("<I", image, 0x248)[0]
+    payload = image[begin : begin + struct.unpack_from("<I", image, 0x24C)[0]]
+    if payload.startswith(XZ_MAGIC):
+        (kernel.root / "boot" / "vmlinux").write_bytes(lzma.LZMADecompressor().decompress(payload))
+
+
+def _unpack_modules(kernel: Kernel) -> None:
+    """Those that guests load: not compressed, as busybox wants them, and without signatures, which take time."""
+    for path in kernel.modules_for((*BOOT_MODULES, *GUEST_MODULES)):
+        data = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        if data.endswith(SIGNED):
+            length = struct.unpack_from(">I", data, len(data) - len(SIGNED) - 4)[0]
+            data = data[: -len(SIGNED) - SIGNATURE_HEAD_BYTES - length]
+        path.unlink()
+        path.with_suffix("" if path.suffix == ".xz" else path.suffix).write_bytes(data)
+    _output("depmod", "-b", str(kernel.root), kernel.version)
 
 
 def _package() -> str:

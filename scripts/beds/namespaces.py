@@ -161,7 +161,7 @@ def _start_bridge() -> subprocess.Popen[bytes]:
 
 
 def _start_agent(channel: socket.socket) -> subprocess.Popen[bytes]:
-    agent = [sys.executable, "-m", "beds.agent", str(channel.fileno())]
+    agent = [sys.executable, "-S", "-E", "-m", "beds.agent", str(channel.fileno())]
     process = subprocess.Popen(
         [*DIE_WITH_US, "unshare", *HOST_NAMESPACES, *agent],
         cwd=SCRIPTS,
