@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import threading
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from rdmaring.settings import Settings
 from rdmaring.topology import Link, link_of
 from rdmaring.work import RunStats, Work, run_stats
 
+log = logging.getLogger("rdmaring")
 PLANS_MAX = 512  # cached; the oldest goes first
 SMALL_BYTES = 1024  # of arrays that are remembered: what is checked once need not be checked again
 SMALL_MAX = 64
@@ -356,6 +358,7 @@ class Communicator:
         for work in list(self._works):
             work._lose()
         self._plans.clear()
+        _log_strangers(handle, self.rank)
         lib.rr_comm_close(handle)
         if self._keep is not None:
             self._keep.close()
@@ -527,6 +530,14 @@ class Communicator:
             raise
         if status < 0:
             raise error_here()
+
+
+def _log_strangers(handle: Any, rank: int) -> None:
+    last = ffi.new("char[200]")
+    count = lib.rr_comm_strangers(handle, last, 200)
+    if count:
+        text = ffi.string(last).decode("utf-8", "replace")
+        log.warning("rank %d turned %d connection(s) away that proved nothing; the last: %s", rank, count, text)
 
 
 def _extents(vector: Vector | None) -> Any:

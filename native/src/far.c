@@ -16,6 +16,7 @@
 #include "status.h"
 
 #define EVENTS_MAX 32
+#define DIAL_ALL_MAX 128 /* ranks of a world in which who waits joins everyone; in larger ones causes travel along the edges in use */
 #define REFUSED_NS (1 * RR_NS_PER_S)       /* all addresses tried again and again, and nobody listens */
 #define UNREACHABLE_NS (10 * RR_NS_PER_S)  /* nothing answers at all */
 #define INPUT_BYTES (sizeof(struct rr_message_head) + RR_FAR_BODY_MAX)
@@ -382,7 +383,7 @@ void rr_far_tell_state(struct rr_far *far, uint64_t op)
 		struct rr_edge *edge = &far->edges[r];
 		if (!edge->page || edge->told_op == op)
 			continue;
-		if (edge->state == RR_EDGE_IDLE)
+		if (edge->state == RR_EDGE_IDLE && far->world <= DIAL_ALL_MAX)
 			rr_far_want(far, r); /* an error here is told by the operation that needs this edge */
 		if (send_message(edge, MESSAGE_STATE, &state, sizeof(state)) == RR_OK)
 			edge->told_op = op;

@@ -243,7 +243,9 @@ static int32_t look_far(struct rr_comm *comm, const struct rr_work *work, int32_
 {
 	int32_t lost = rr_far_look(comm->far);
 
-	if (rr_now_ns() - work->started_ns > TELL_STATE_NS)
+	/* Once all peers of the plan have opened this operation alike, waiting is the links' matter. */
+	bool meeting = work->plan->mailbox || comm->engine.phase == RR_OPENING;
+	if (meeting && rr_now_ns() - work->started_ns > TELL_STATE_NS)
 		rr_far_tell_state(comm->far, work->op);
 	return dead >= 0 ? dead : lost;
 }

@@ -188,3 +188,46 @@ said_error(lambda: rr.init(timeout_s=30, require="rdma"))
     for rank in range(2):
         assert ran.of(rank, "error") == "SetupError", ran.output
         assert "RDMA is required" in ran.of(rank, "text")
+
+
+def test_strangers_are_turned_away_and_the_ranks_meet(tmp_path: Path) -> None:
+    source = FAR + """
+import random, socket
+def listening():  # this process's TCP ports
+    inodes = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            pass
+    found = []
+    for name in ("tcp", "tcp6"):
+        for line in open(f"/proc/self/net/{name}").read().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                found.append(int(fields[1].split(":")[1], 16))
+    return found
+hosted = set(listening())
+comm = rr.init(timeout_s=30)
+ports = [port for port in listening() if port not in hosted]
+seed = random.Random(comm.rank)
+keep = []
+for port in ports:
+    for what in (b"", seed.randbytes(48), b"GET / HTTP/1.0\\r\\n\\r\\n" * 5, b"RRRF" + bytes(60)):
+        stranger = socket.create_connection(("127.0.0.1", port))
+        stranger.sendall(what)
+        if what:
+            keep.append(stranger)
+        else:
+            stranger.close()
+x = np.ones(100_000, np.float32)
+for _ in range(50):
+    comm.all_reduce(x); x[:] = 1
+say(sum=float(comm.all_reduce(x)[0]))
+comm.close()
+"""
+    ran = run_world(2, source, tmp_path)
+    assert ran.code == 0, ran.output
+    assert ran.of(0, "sum") == ran.of(1, "sum") == 2.0
+    for rank in range(2):
+        assert re.search(rf"rank {rank} turned [34] connection\(s\) away that proved nothing", ran.output), ran.output
