@@ -12,7 +12,6 @@ from rdmaring._version import __version__
 from rdmaring.rendezvous.connection import Connection, NotOurServerError
 from rdmaring.rendezvous.protocol import (
     ROUND_BYTES_MAX,
-    WIRE_VERSION,
     Member,
     RendezvousError,
     job_key,
@@ -20,6 +19,7 @@ from rdmaring.rendezvous.protocol import (
 from rdmaring.rendezvous.sockets import format_address
 
 CONNECT_TIMEOUT_S = 5.0  # of one try at one address
+CANDIDATE_CONNECT_TIMEOUT_S = 1.5  # where there are others to try: longer than one lost SYN takes to repeat
 ANSWER_TIMEOUT_S = 5.0  # for a server to prove the secret
 CANDIDATE_TIMEOUT_S = 1.0  # where it may as well be at another port
 ANSWER_SLACK_S = 2.0  # the server tells of a timeout; we wait this much longer for its word
@@ -58,7 +58,7 @@ class Rendezvous:
     @classmethod
     def alone(cls, host: str, timeout_s: float) -> Rendezvous:
         """The rendezvous of a world of one: no sockets."""
-        member = Member(0, 1, __version__, WIRE_VERSION, host, os.getpid(), timeout_s, timeout_s)
+        member = Member(0, 1, __version__, "", host, os.getpid(), timeout_s, timeout_s)
         return cls(member, [member], None)
 
     @classmethod
@@ -71,6 +71,7 @@ class Rendezvous:
         timeout_s: float,
         *,
         host: str,
+        wire: str = "",
         job: str = "",
         patient: bool = True,
         on_close: Callable[[], None] | None = None,
@@ -80,6 +81,7 @@ class Rendezvous:
         addresses: (host, port) pairs. With one, a server that proves nothing is an error at once; with
         several, it is passed over.
         host: the identity of this rank's node.
+        wire: what this build's links speak; ranks that differ do not meet.
         patient: whether the server may start later than this rank.
         on_close: called once when this rendezvous is closed.
 
@@ -90,7 +92,7 @@ class Rendezvous:
         while True:
             connection = search.find(rank)
             left_s = max(0.05, deadline - time.monotonic())
-            member = Member(rank, world, __version__, WIRE_VERSION, host, os.getpid(), left_s, timeout_s)
+            member = Member(rank, world, __version__, wire, host, os.getpid(), left_s, timeout_s)
             try:
                 members = connection.enter(member, deadline + ANSWER_SLACK_S)
             except ConnectionError as error:
@@ -152,9 +154,7 @@ class Rendezvous:
 class _Search:
     """Tries the addresses in turn until one proves the job's secret; remembers why the others did not."""
 
-    def __init__(
-        self, addresses: Sequence[tuple[str, int]], key: bytes, deadline: float, patient: bool
-    ) -> None:
+    def __init__(self, addresses: Sequence[tuple[str, int]], key: bytes, deadline: float, patient: bool) -> None:
         self._addresses = addresses
         self._key = key
         self._began = time.monotonic()
@@ -195,9 +195,10 @@ class _Search:
             if left_s <= 0:
                 return None
             connection = Connection(socket.socket(family, kind, protocol), name)
-            answer_s = ANSWER_TIMEOUT_S if len(self._addresses) == 1 else CANDIDATE_TIMEOUT_S
+            only = len(self._addresses) == 1
+            answer_s = ANSWER_TIMEOUT_S if only else CANDIDATE_TIMEOUT_S
             try:
-                connection.open(place, min(left_s, CONNECT_TIMEOUT_S))
+                connection.open(place, min(left_s, CONNECT_TIMEOUT_S if only else CANDIDATE_CONNECT_TIMEOUT_S))
                 connection.meet(self._key, time.monotonic() + min(left_s, answer_s))
                 return connection
             except NotOurServerError as error:
@@ -218,7 +219,8 @@ class _Search:
         if len(self._addresses) == 1:
             where = format_address(self._addresses[0])
         else:
-            where = f"{len(self._addresses)} candidate ports of {self._addresses[0][0]}"
+            hosts = ", ".join(dict.fromkeys(host for host, _ in self._addresses))
+            where = f"{len(self._addresses)} candidate addresses on {hosts}"
         reasons = "; ".join(sorted(set(self._reasons.values()))) or "no answer"
         if not self._patient:
             return RendezvousError(

@@ -7,6 +7,7 @@ import socket
 import time
 from typing import Any
 
+from rdmaring._version import __version__
 from rdmaring.rendezvous.protocol import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MAX_BEFORE_PROOF,
@@ -58,7 +59,7 @@ class Connection:
     def meet(self, key: bytes, deadline: float) -> None:
         """Say hello and check the server's proof. Raises NotOurServerError, ConnectionError."""
         nonce = new_nonce()
-        hello = {"hello": "rdmaring", "protocol": PROTOCOL_VERSION, "nonce": nonce}
+        hello = {"hello": "rdmaring", "protocol": PROTOCOL_VERSION, "version": __version__, "nonce": nonce}
         self._send(object_frame(hello), deadline)
         try:
             answer = self._object(deadline)

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Protocol
 
 from rdmaring.rendezvous.protocol import (
-    WIRE_VERSION,
     Member,
     RendezvousError,
     error_frame,
@@ -48,17 +47,17 @@ class Group:
 
     def refusal(self, member: Member) -> RendezvousError | None:
         """Why this member cannot be of this group, in words for it; None where it can."""
+        first = next(iter(self._members.values()), None)
+        if first is not None and (first.version, first.wire) != (member.version, member.wire):
+            return RendezvousError(
+                f"rank {member.rank} runs rdmaring {member.version} ({member.wire}), but rank {first.rank}, which "
+                f"came before, runs rdmaring {first.version} ({first.wire})",
+                hint="install the same build of rdmaring for every rank",
+            )
         if member.world != self.world:
             return RendezvousError(
-                f"rank {member.rank} was started for a world of {member.world} ranks, "
-                f"but this job has {self.world}",
+                f"rank {member.rank} was started for a world of {member.world} ranks, but this job has {self.world}",
                 hint="start every rank with the same world size",
-            )
-        if member.wire_version != WIRE_VERSION:
-            return RendezvousError(
-                f"rank {member.rank} runs rdmaring {member.version}, wire version {member.wire_version}; "
-                f"this job speaks wire version {WIRE_VERSION}",
-                hint="install the same version of rdmaring for every rank",
             )
         other = self._members.get(member.rank)
         if other is not None and member.rank in self._seats:

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from rdmaring._version import __version__
+from rdmaring.rendezvous.boards import (
+    Board,
+    MpiBoard,
+    Record,
+    StoreBoard,
+    decode_record,
+    encode_failure,
+    encode_record,
+    proof_of,
+)
 from rdmaring.rendezvous.client import Rendezvous
-from rdmaring.rendezvous.environment import Place, detect, host_identity, is_described
-from rdmaring.rendezvous.protocol import WORLD_MAX, RendezvousError
-from rdmaring.rendezvous.secret import load_secret
+from rdmaring.rendezvous.environment import detect, host_identity, is_described, started
+from rdmaring.rendezvous.interfaces import own_addresses
+from rdmaring.rendezvous.place import Place
+from rdmaring.rendezvous.pmi import PmiBoard
+from rdmaring.rendezvous.protocol import WORLD_MAX, RendezvousError, new_nonce
+from rdmaring.rendezvous.secret import load_secret, new_secret
 from rdmaring.rendezvous.server import Server
-from rdmaring.rendezvous.sockets import format_address, listen, parse_address
+from rdmaring.rendezvous.sockets import format_address, listen, listen_everywhere, own_address, parse_address
 
 LISTEN_RETRY_S = 0.1
 
@@ -25,6 +41,10 @@ def join(
     address: str | None = None,
     timeout_s: float = 300.0,
     env: Mapping[str, str] | None = None,
+    *,
+    store: Any = None,
+    mpi: Any = None,
+    wire: str = f"rdmaring {__version__}",
 ) -> Rendezvous:
     """Meet the other ranks of the job; returns when all ``world`` of them have come.
 
@@ -32,6 +52,8 @@ def join(
     address: ``host:port`` where rank 0 shall listen; without it the environment's.
     timeout_s: seconds for the assembly, and for each later round.
     env: the environment, by default this process's.
+    store, mpi: by which rank 0 tells the others where it listens (see boards.py); instead of ``address``.
+    wire: what this build's links speak, up to 256 characters; ranks that differ do not meet.
 
     Raises:
         ValueError: an argument is out of range, or one is missing that the others need.
@@ -41,13 +63,30 @@ def join(
     env = os.environ if env is None else env
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s!r}, expected a positive number of seconds")
-    place = _place(rank, world, address, env)
+    given = [name for name, value in (("address", address), ("store", store), ("mpi", mpi)) if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} are given: each says where the ranks meet, so give one")
+    board: Board | None = None
+    if mpi is not None:
+        board = MpiBoard(mpi)
+        place = _place_in_mpi(rank, world, board)
+    elif store is not None:
+        board = StoreBoard(store)
+        place = _place_by_store(rank, world, env)
+    else:
+        place = _place(rank, world, address, env)
+        board = PmiBoard(env) if place.pmi else None
+    deadline = time.monotonic() + timeout_s
     host = host_identity(env)
     if place.world == 1:
         return Rendezvous.alone(host, timeout_s)
-    secret = load_secret(env)
-    deadline = time.monotonic() + timeout_s
-    hosted = _host(place, secret, deadline) if place.hosted_by == "rank 0" and place.rank == 0 else None
+    hosted: _Hosted | None = None
+    if board is not None:
+        place, secret, hosted = _meet_by(board, place, host, env, timeout_s)
+    else:
+        secret = load_secret(env)
+        if place.hosted_by == "rank 0" and place.rank == 0:
+            hosted = _host(place, secret, deadline)
     try:
         return Rendezvous.connect(
             [hosted.address] if hosted else place.addresses,
@@ -56,6 +95,7 @@ def join(
             secret,
             max(0.05, deadline - time.monotonic()),
             host=host,
+            wire=wire,
             job=place.job,
             patient=place.hosted_by != "launcher",
             on_close=hosted.release if hosted else None,
@@ -66,31 +106,113 @@ def join(
         raise
 
 
-def _place(rank: int | None, world: int | None, address: str | None, env: Mapping[str, str]) -> Place:
-    if (rank is None) != (world is None):
+# ---- who and where we are ----
+
+
+def _check_rank(rank: int | None, world: int | None) -> tuple[int, int] | None:
+    """Both, checked, or None where neither is given. Raises ValueError."""
+    if rank is None and world is None:
+        return None
+    if rank is None or world is None:
         present, missing = ("rank", "world") if world is None else ("world", "rank")
         raise ValueError(f"{present} is given without {missing}: give both, or neither under a launcher")
-    given = None if address is None else (parse_address(address),)
-    if rank is None or world is None:
-        place = detect(env)
-        if given and place.world == 1 and not is_described(env):
+    if not 1 <= world <= WORLD_MAX:
+        raise ValueError(f"world is {world}, expected 1 to {WORLD_MAX}")
+    if not 0 <= rank < world:
+        raise ValueError(f"rank is {rank}, expected 0 to {world - 1} (world is {world})")
+    return rank, world
+
+
+def _place(rank: int | None, world: int | None, address: str | None, env: Mapping[str, str]) -> Place:
+    numbers = _check_rank(rank, world)
+    if numbers is None and address is None:
+        return detect(env)
+    if numbers is None:
+        found = started(env)
+        if found is None:
             raise ValueError("address is given without rank and world, and no launcher has set them")
-    else:
-        if not 1 <= world <= WORLD_MAX:
-            raise ValueError(f"world is {world}, expected 1 to {WORLD_MAX}")
-        if not 0 <= rank < world:
-            raise ValueError(f"rank is {rank}, expected 0 to {world - 1} (world is {world})")
-        place = Place(rank, world, rank, (), "nobody")
-        if world > 1 and not given:
-            found = detect(env) if is_described(env) else place
-            if not found.addresses:
-                raise ValueError(
-                    f"address is missing: {world} ranks need host:port of rank 0, or a launcher that sets it"
-                )
-            place = replace(found, rank=rank, world=world)
-    if given and place.world > 1:
-        place = replace(place, addresses=given, hosted_by="rank 0", job="")
-    return place
+        numbers = found.rank, found.world
+    alone = Place(*numbers, numbers[0], (), "nobody")
+    if numbers[1] == 1:
+        return alone
+    if address is not None:
+        return replace(alone, addresses=(parse_address(address),), hosted_by="rank 0")
+    place = detect(env) if is_described(env) else alone
+    if not place.addresses and not place.pmi:
+        raise ValueError(f"address is missing: {numbers[1]} ranks need host:port of rank 0, or a launcher that sets it")
+    return replace(place, rank=numbers[0], world=numbers[1])
+
+
+def _place_in_mpi(rank: int | None, world: int | None, board: MpiBoard) -> Place:
+    numbers = _check_rank(rank, world)
+    if numbers not in (None, (board.rank, board.world)):
+        raise ValueError(
+            f"rank and world are {numbers}, but in the given MPI communicator ({board.rank}, {board.world}): "
+            f"leave them out"
+        )
+    return Place(board.rank, board.world, board.rank, (), "rank 0" if board.world > 1 else "nobody")
+
+
+def _place_by_store(rank: int | None, world: int | None, env: Mapping[str, str]) -> Place:
+    numbers = _check_rank(rank, world)
+    if numbers is None:
+        found = started(env)
+        if found is None:
+            raise ValueError("store is given without rank and world, and no launcher has set them")
+        numbers = found.rank, found.world
+    return Place(*numbers, numbers[0], (), "rank 0" if numbers[1] > 1 else "nobody")
+
+
+# ---- rank 0 tells the others where it listens ----
+
+
+def _meet_by(
+    board: Board, place: Place, host: str, env: Mapping[str, str], timeout_s: float
+) -> tuple[Place, bytes, _Hosted | None]:
+    """The place with addresses and job, the job's secret, and on rank 0 its server."""
+    if place.rank == 0:
+        try:
+            hosted, record, secret = _serve_for(board, place, host, env)
+            told = encode_record(record, board.record_bytes_max)
+        except RendezvousError as error:
+            board.pass_on(encode_failure(error, board.record_bytes_max), timeout_s)
+            raise
+        try:
+            board.pass_on(told, timeout_s)
+        except BaseException:
+            hosted.release()
+            raise
+        return replace(place, job=record.job), secret, hosted
+    # Without a secret of its own a trusted board needs ours only where RDMARING_SECRET is set on all ranks.
+    known = load_secret(env) if not board.trusted or env.get("RDMARING_SECRET") else None
+    record, secret = decode_record(board.pass_on(None, timeout_s), known)
+    hosts = list(record.hosts)
+    if record.host == host:
+        hosts.insert(0, "127.0.0.1")
+    addresses = tuple((each, record.port) for each in hosts)
+    return replace(place, addresses=addresses, job=record.job), secret, None
+
+
+def _serve_for(board: Board, place: Place, host: str, env: Mapping[str, str]) -> tuple[_Hosted, Record, bytes]:
+    """Listen at a free port of every address of this host."""
+    fresh = board.trusted and not env.get("RDMARING_SECRET")
+    secret = new_secret().encode() if fresh else load_secret(env)
+    job = new_nonce()
+    try:
+        hosts = tuple(dict.fromkeys([*own_addresses(), socket.gethostname()]))
+        listeners = listen_everywhere(0)
+    except OSError as error:
+        raise RendezvousError(f"rank 0 cannot listen: {error.strerror or error}") from error
+    server = Server(listeners, place.world, secret, job)
+    server.start()
+    hosted = _Hosted(server, own_address(listeners[0]))
+    hosted.users = 1
+    text = secret.decode() if fresh else ""
+    record = Record(hosts, hosted.address[1], host, job, proof_of(secret, job), text)
+    return hosted, record, secret
+
+
+# ---- rank 0 listens where all ranks know it ----
 
 
 class _Hosted:
@@ -142,8 +264,7 @@ def _listen_and_serve(place: Place, secret: bytes, deadline: float) -> _Hosted:
             server = Server(listeners, place.world, secret, place.job)
             server.start()
             # Through a socket's own name: a name such as "node7" may lead here by way of another host.
-            own = listeners[0].getsockname()[:2]
-            return _Hosted(server, ("127.0.0.1" if own[0] == "0.0.0.0" else own[0], own[1]))
+            return _Hosted(server, own_address(listeners[0]))
         if time.monotonic() >= deadline:
             where = ", ".join(format_address(address) for address in place.addresses)
             raise RendezvousError(

@@ -3,7 +3,7 @@
 A frame is a little-endian u32 (the bytes that follow), one kind byte, and a body: a JSON object (kind ``J``)
 or raw bytes (kind ``B``). The conversation, client (C) and server (S):
 
-    C  J  {"hello": "rdmaring", "protocol", "nonce"}
+    C  J  {"hello": "rdmaring", "protocol", "version", "nonce"}
     S  J  {"nonce", "proof"}                      the server proves the secret first
     C  J  {"member", "proof"}                     member is JSON text, covered by the proof
     S  J  {"assembled": [member, ...]}            once all ranks have come
@@ -26,9 +26,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-PROTOCOL_VERSION = 1
-# Ranks of unlike builds must not meet: raised with every change of what native ranks exchange.
-WIRE_VERSION = 1
+PROTOCOL_VERSION = 2
 
 FRAME_BYTES_MAX_BEFORE_PROOF = 4096
 ROUND_BYTES_MAX = 1 << 20  # of one rank
@@ -65,12 +63,16 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank as it introduces itself. host is the identity of its node, not a name to connect to."""
+    """One rank as it introduces itself.
+
+    version: of its package. wire: what its links speak, in the words of the build. Ranks that differ in either must
+    not meet. host: the identity of its node, not a name to connect to.
+    """
 
     rank: int
     world: int
     version: str
-    wire_version: int
+    wire: str
     host: str
     pid: int
     assembly_timeout_s: float  # how long it is ready to wait from now on for the others to come
@@ -91,7 +93,7 @@ def decode_member(text: str) -> Member:
         rank=integer(fields, "rank", 0, WORLD_MAX - 1),
         world=integer(fields, "world", 1, WORLD_MAX),
         version=string(fields, "version"),
-        wire_version=integer(fields, "wire_version", 0, 1 << 31),
+        wire=string(fields, "wire"),
         host=string(fields, "host"),
         pid=integer(fields, "pid", 0, 1 << 31),
         assembly_timeout_s=seconds(fields, "assembly_timeout_s"),
@@ -143,9 +145,7 @@ def job_key(secret: bytes, job: str) -> bytes:
     return hmac.new(secret, b"rdmaring job " + job.encode(), hashlib.sha256).digest()
 
 
-def prove(
-    key: bytes, role: Literal["client", "server"], client_nonce: str, server_nonce: str, text: str
-) -> str:
+def prove(key: bytes, role: Literal["client", "server"], client_nonce: str, server_nonce: str, text: str) -> str:
     """The proof that whoever plays ``role`` holds ``key`` and says ``text`` in this conversation."""
     parts = (role, client_nonce, server_nonce, text)
     message = b"".join(_LENGTH.pack(len(part.encode())) + part.encode() for part in parts)

@@ -10,8 +10,9 @@ import socket
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rdmaring._version import __version__
 from rdmaring.rendezvous.groups import Group
 from rdmaring.rendezvous.protocol import (
     FRAME_BYTES_MAX,
@@ -302,9 +303,12 @@ class _Peer:
             raise ProtocolError("no hello of rdmaring")
         protocol = integer(fields, "protocol", 0, 1 << 31)
         if protocol != PROTOCOL_VERSION:
+            theirs = f"protocol version {protocol} (rdmaring {_version_of(fields)})"
+            self._server.log_stranger(self._address, f"speaks {theirs}")
             self._dismiss(
                 RendezvousError(
-                    f"the rendezvous speaks protocol version {PROTOCOL_VERSION}, this rank {protocol}",
+                    f"the rendezvous speaks protocol version {PROTOCOL_VERSION} (rdmaring {__version__}), "
+                    f"this rank {theirs}",
                     hint="install the same version of rdmaring for every rank",
                 )
             )
@@ -357,6 +361,13 @@ class _Peer:
             log.info("rendezvous: rank %d %s", member.rank, how)
             group.leave(member.rank, how)
         self._server.forget(self)
+
+
+def _version_of(fields: dict[str, Any]) -> str:
+    try:
+        return string(fields, "version")
+    except ProtocolError:
+        return "of an earlier version"
 
 
 def _close_servers_in_child() -> None:

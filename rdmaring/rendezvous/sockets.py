@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from typing import Any
 
@@ -29,8 +30,30 @@ def format_address(address: Any) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def is_loopback_name(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+def own_address(listener: socket.socket) -> tuple[str, int]:
+    """How a process of this host reaches a listening socket: by loopback, where it listens everywhere."""
+    name = listener.getsockname()
+    host, port = name[0], name[1]
+    if host == "0.0.0.0":
+        return "127.0.0.1", port
+    if host == "::":
+        return "::1", port
+    if len(name) == 4 and name[3]:  # link-local: of no use without its interface
+        host = f"{host}%{socket.if_indextoname(name[3])}"
+    return host, port
+
+
+def listen_everywhere(port: int) -> list[socket.socket]:
+    """Listening sockets for all addresses of this host, IPv4 and IPv6. port 0 takes a free one. Raises OSError."""
+    try:
+        listeners = [_bound(socket.AF_INET, "0.0.0.0", port)]
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:
+            raise
+        return [_bound(socket.AF_INET6, "::", port)]  # a machine without IPv4
+    with contextlib.suppress(OSError):  # a machine without IPv6
+        listeners.append(_bound(socket.AF_INET6, "::", listeners[0].getsockname()[1]))
+    return listeners
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -49,11 +72,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
         except OSError:
             continue
         return [_bound(family, host, port)]
-    first = _bound(socket.AF_INET, "0.0.0.0", port)
-    listeners = [first]
-    with contextlib.suppress(OSError):  # a machine without IPv6
-        listeners.append(_bound(socket.AF_INET6, "::", first.getsockname()[1]))
-    return listeners
+    return listen_everywhere(port)
 
 
 def _bound(family: socket.AddressFamily, host: str, port: int) -> socket.socket:

@@ -56,4 +56,4 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-MEMBER = Member(3, 4, "0.1.0", 1, "host", 77, 5.0, 6.0)
+MEMBER = Member(3, 4, "0.1.0", "wire 1", "host", 77, 5.0, 6.0)

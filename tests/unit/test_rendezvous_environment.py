@@ -12,7 +12,7 @@ import pytest
 from unit.rendezvous_ranks import LONG_S, SECRET, all_ranks, free_port, serving
 
 from rdmaring.rendezvous import RendezvousError, detect, join
-from rdmaring.rendezvous.environment import CANDIDATE_COUNT, candidate_ports
+from rdmaring.rendezvous.launchers import CANDIDATE_COUNT, candidate_ports
 from rdmaring.rendezvous.secret import load_secret, secret_path
 from rdmaring.rendezvous.sockets import format_address
 

@@ -1,0 +1,60 @@
+"""Addresses of this host that others may reach."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+
+_AF_INET, _AF_INET6 = int(socket.AF_INET), int(socket.AF_INET6)
+_IFF_UP = 1
+
+
+class _Entry(ctypes.Structure):
+    """struct ifaddrs, as far as it is read here."""
+
+
+_Entry._fields_ = [
+    ("next", ctypes.POINTER(_Entry)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+]
+
+
+def own_addresses() -> list[str]:
+    """The addresses of all interfaces that are up, IPv4 first; without loopback and link-local ones.
+
+    A link-local address names an interface of the host that uses it, so it cannot be passed on.
+
+    Raises OSError.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_Entry)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    found: list[tuple[int, str]] = []
+    try:
+        entry = first
+        while entry:
+            if entry.contents.address and entry.contents.flags & _IFF_UP:
+                found += _address(entry.contents.address)
+            entry = entry.contents.next
+    finally:
+        libc.freeifaddrs(first)
+    return [text for _, text in sorted(found, key=lambda each: each[0])]
+
+
+def _address(pointer: int) -> list[tuple[int, str]]:
+    """Family and text of a struct sockaddr that is of use elsewhere; else nothing."""
+    family = ctypes.c_ushort.from_address(pointer).value
+    if family == _AF_INET:
+        raw = ctypes.string_at(pointer + 4, 4)  # behind family and port
+        useless = raw[0] in (0, 127) or raw[:2] == b"\xa9\xfe"
+    elif family == _AF_INET6:
+        raw = ctypes.string_at(pointer + 8, 16)  # behind family, port and flow label
+        useless = raw == bytes(15) + b"\x01" or (raw[0] == 0xFE and raw[1] & 0xC0 == 0x80)
+    else:
+        return []
+    return [] if useless else [(family, socket.inet_ntop(family, raw))]
