@@ -95,6 +95,8 @@ def init(
     address: str | None = None,
     *,
     timeout_s: float | None = None,
+    store: Any = None,
+    mpi: Any = None,
     reorder: Sequence[int] | bool | None = None,
     transport: str | None = None,
     require: str | None = None,
@@ -102,10 +104,14 @@ def init(
 ) -> Communicator:
     """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
 
-    rank, size: this process's rank and the number of ranks. Default: what `rdmaring run` or torchrun has set;
-        without either, a world of one.
-    address: "host:port" where rank 0 listens; needed with rank and size.
+    rank, size: this process's rank and the number of ranks. Default: what the launcher has set (`rdmaring run`,
+        torchrun, mpirun of Open MPI, mpiexec of MPICH or Intel MPI, srun); without any, a world of one.
+    address: "host:port" where rank 0 listens; needed with rank and size. RDMARING_RENDEZVOUS says the same.
     timeout_s: seconds for the assembly, and default of every operation. Default: RDMARING_TIMEOUT, else 300.
+    store: in place of ``address``: an object with set(key, bytes) and get(key) -> bytes that waits for the key, such as
+        torch.distributed's stores. Rank 0 puts there where it listens, and a secret for this job. A store serves one
+        job: one that runs again needs another, or another prefix.
+    mpi: in place of all of these: an mpi4py communicator; its ranks become ours.
     reorder: the ranks in the order in which rings visit them, equal on all ranks. Default: RDMARING_RING_ORDER,
         else the ranks of each node one after another; False: that, whatever the variable says.
     transport: what may serve edges between nodes: "tcp", "verbs", or both between commas. Default:
@@ -126,7 +132,7 @@ def init(
     chosen = settings.with_arguments(chosen, transport=transport, require=require, tcp_streams=tcp_streams)
     settings.set_log_level(os.environ)
     try:
-        meeting = rendezvous.join(rank, size, address, chosen.timeout_s)
+        meeting = rendezvous.join(rank, size, address, chosen.timeout_s, store=store, mpi=mpi)
     except rendezvous.RendezvousError as error:
         raise SetupError(str(error), hint=error.hint) from error
     except ValueError as error:
