@@ -46,15 +46,11 @@ class _Talk:
 
     def ask(self, command: str, answer: str, deadline: float) -> dict[str, str]:
         """One line, and the fields of the line that answers it. Raises RendezvousError, OSError."""
-        self._socket.settimeout(max(1e-3, deadline - time.monotonic()))
-        self._socket.sendall(f"cmd={command}\n".encode())
-        while b"\n" not in self._unread:
-            self._socket.settimeout(max(1e-3, deadline - time.monotonic()))
-            more = self._socket.recv(LINE_BYTES_MAX)
-            if not more or len(self._unread) + len(more) > LINE_BYTES_MAX:
-                raise RendezvousError(f"mpiexec did not answer PMI's {command.split()[0]}", hint=_OTHERWISE)
-            self._unread += more
-        line, _, self._unread = self._unread.partition(b"\n")
+        try:
+            line = self._line(f"cmd={command}\n".encode(), deadline)
+        finally:
+            # The descriptor's state is shared with an MPI library that comes later: it wants to block there.
+            self._socket.settimeout(None)
         fields = dict(word.partition("=")[::2] for word in line.decode("latin-1").split())
         if fields.get("cmd") != answer or fields.get("rc", "0") != "0":
             raise RendezvousError(
@@ -62,6 +58,18 @@ class _Talk:
                 hint=_OTHERWISE,
             )
         return fields
+
+    def _line(self, question: bytes, deadline: float) -> bytes:
+        self._socket.settimeout(max(1e-3, deadline - time.monotonic()))
+        self._socket.sendall(question)
+        while b"\n" not in self._unread:
+            self._socket.settimeout(max(1e-3, deadline - time.monotonic()))
+            more = self._socket.recv(LINE_BYTES_MAX)
+            if not more or len(self._unread) + len(more) > LINE_BYTES_MAX:
+                raise RendezvousError("mpiexec has closed its PMI, or answers without end", hint=_OTHERWISE)
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
 
     def _finalize(self) -> None:
         if os.getpid() != self._pid or mpi_is_loaded():
