@@ -89,8 +89,20 @@ def hydra(request: pytest.FixtureRequest) -> Mpi:
     return Mpi(request.param)
 
 
-# Hydra runs its proxies beside each other here, as if on two hosts: what passes between them is what passes there.
-TWO_HOSTS = ("-launcher", "fork", "-hosts", "hosta,hostb", "-ppn", "2")
+# In place of ssh: Hydra's proxies of "two hosts" run beside each other here; what they say is what passes there.
+AGENT = """#!/bin/sh
+while case "$1" in -*) true ;; *) false ;; esac; do shift; done
+shift
+exec sh -c "$*"
+"""
+
+
+@pytest.fixture
+def two_hosts(tmp_path: Path) -> tuple[str, ...]:
+    agent = tmp_path / "agent"
+    agent.write_text(AGENT)
+    agent.chmod(0o755)
+    return ("-launcher", "ssh", "-launcher-exec", str(agent), "-hosts", "hosta,hostb", "-ppn", "2")
 
 
 def test_ranks_of_mpirun_find_each_other(mpi: Mpi, tmp_path: Path) -> None:
@@ -117,16 +129,18 @@ def test_an_mpi_communicator_is_enough(mpi: Mpi, tmp_path: Path) -> None:
     check_sums(ran, 3)
 
 
-def test_ranks_of_mpiexec_on_several_hosts_meet_by_pmi(hydra: Mpi, tmp_path: Path) -> None:
-    check_sums(hydra.run(tmp_path, 3, TWICE, *TWO_HOSTS), 3)
+def test_ranks_of_mpiexec_on_several_hosts_meet_by_pmi(hydra: Mpi, tmp_path: Path, two_hosts: tuple[str, ...]) -> None:
+    check_sums(hydra.run(tmp_path, 3, TWICE, *two_hosts), 3)
 
 
-def test_mpi_can_be_initialised_after_a_meeting_by_pmi(hydra: Mpi, tmp_path: Path) -> None:
-    ran = hydra.run(tmp_path, 3, TWICE + "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n", *TWO_HOSTS)
+def test_mpi_can_be_initialised_after_a_meeting_by_pmi(hydra: Mpi, tmp_path: Path, two_hosts: tuple[str, ...]) -> None:
+    ran = hydra.run(tmp_path, 3, TWICE + "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n", *two_hosts)
     check_sums(ran, 3)
 
 
-def test_pmi_is_left_to_an_mpi_library_that_is_there_first(hydra: Mpi, tmp_path: Path) -> None:
+def test_pmi_is_left_to_an_mpi_library_that_is_there_first(
+    hydra: Mpi, tmp_path: Path, two_hosts: tuple[str, ...]
+) -> None:
     ran = hydra.run(
         tmp_path,
         2,
@@ -137,7 +151,7 @@ def test_pmi_is_left_to_an_mpi_library_that_is_there_first(hydra: Mpi, tmp_path:
         except rr.SetupError as error:
             say(text=str(error), hint=error.hint)
         """,
-        *TWO_HOSTS[:-1],
+        *two_hosts[:-1],
         "1",
     )
     assert ran.code == 0, ran.output
@@ -147,10 +161,10 @@ def test_pmi_is_left_to_an_mpi_library_that_is_there_first(hydra: Mpi, tmp_path:
     assert len(said(ran)) == 2
 
 
-def test_one_variable_says_where_ranks_meet(hydra: Mpi, tmp_path: Path) -> None:
+def test_one_variable_says_where_ranks_meet(hydra: Mpi, tmp_path: Path, two_hosts: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    check_sums(hydra.run(tmp_path, 3, TWICE, *TWO_HOSTS, RDMARING_RENDEZVOUS=f"127.0.0.1:{port}"), 3)
+    check_sums(hydra.run(tmp_path, 3, TWICE, *two_hosts, RDMARING_RENDEZVOUS=f"127.0.0.1:{port}"), 3)
 
 
 def test_two_jobs_at_once_do_not_mix(mpi: Mpi, tmp_path: Path) -> None:
