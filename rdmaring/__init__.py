@@ -124,6 +124,7 @@ def init(
         SetupError: the world did not assemble in time; the message names the missing ranks.
     """
     from rdmaring import group, rendezvous, settings
+    from rdmaring._native import ffi, lib
     from rdmaring.communicator import Communicator
 
     chosen = settings.read(os.environ, timeout_s)
@@ -132,7 +133,8 @@ def init(
     chosen = settings.with_arguments(chosen, transport=transport, require=require, tcp_streams=tcp_streams)
     settings.set_log_level(os.environ)
     try:
-        meeting = rendezvous.join(rank, size, address, chosen.timeout_s, store=store, mpi=mpi)
+        wire = ffi.string(lib.rr_wire_name()).decode()
+        meeting = rendezvous.join(rank, size, address, chosen.timeout_s, store=store, mpi=mpi, wire=wire)
     except rendezvous.RendezvousError as error:
         raise SetupError(str(error), hint=error.hint) from error
     except ValueError as error:
