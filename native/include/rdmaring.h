@@ -255,6 +255,55 @@ RR_API rr_status rr_work_free(rr_work *work);
 RR_API rr_status rr_comm_last_stats(const rr_comm *comm, rr_run_stats *out);
 RR_API rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_stats *out);
 
+/* ---- tracing: what this rank did with each slice, and when ---- */
+
+typedef enum rr_trace_kind {
+	RR_TRACE_OPERATION = 0, /* from the call (or the start in the queue) to its end; detail: rr_collective */
+	RR_TRACE_OPEN = 1,      /* waiting for `peer` to enter the operation: a late rank */
+	RR_TRACE_RECEIVE = 2,   /* a row asked for a slice of `peer`, until the slice was here: a wait, except that
+				   modes cma and stream copy in it */
+	RR_TRACE_REDUCE = 3,    /* one pass over memory that adds (and stores, and fills what is sent) */
+	RR_TRACE_COPY = 4,      /* one pass that only copies; peer -1: for the row, else into that peer's slot */
+	RR_TRACE_SEND = 5,      /* handed to the link, until `peer` gave it back (TCP: until the kernel has it) */
+	RR_TRACE_CREDIT = 6,    /* waiting for room in the link to `peer` */
+	RR_TRACE_DRAIN = 7      /* all done here; `peer` still reads this rank's memory */
+} rr_trace_kind;
+
+typedef enum rr_trace_flag {
+	RR_TRACE_LEFT = 1 /* it had not ended when this rank left the operation: end_ns is when it left */
+} rr_trace_flag;
+
+/* One stretch of time. Times are CLOCK_MONOTONIC of this host. */
+typedef struct rr_trace_record {
+	uint64_t begin_ns;
+	uint64_t end_ns;
+	uint64_t bytes; /* payload; of an operation: of the whole vector; of OPEN and DRAIN: 0 */
+	uint32_t op;    /* modulo 2^32 */
+	int32_t row;    /* of the schedule, -1 where there is none */
+	uint32_t order; /* RECEIVE, SEND, CREDIT, COPY into a slot: this is the order-th row on its link in this operation: a SEND and
+			   its RECEIVE have equal op, order and slice */
+	uint32_t slice;
+	int32_t peer;   /* -1 where there is none */
+	uint8_t kind;   /* rr_trace_kind */
+	uint8_t detail; /* SEND, RECEIVE: 0 through a slot, 1 read in place, 2 written in place, 3 cma, 4 stream */
+	uint16_t flags; /* rr_trace_flag */
+} rr_trace_record;
+
+/*
+ * Note what the engine does from now on. Local: the other ranks need not trace. record_count (rounded up to
+ * a power of two; 0: 131072, which are 6 MiB) is how many records are kept: then the oldest make room.
+ * Records of an earlier trace that were not read are forgotten.
+ */
+RR_API rr_status rr_trace_start(rr_comm *comm, uint64_t record_count);
+/* No more records; those there are stay to be read. Nothing where tracing is off. */
+RR_API rr_status rr_trace_stop(rr_comm *comm);
+/*
+ * Take the oldest records, at most `room`, in the order in which they ended; *count: how many were copied to
+ * `out`, *lost: how many could not be kept since rr_trace_start(). May be called while tracing is on, and on
+ * a communicator that is lost.
+ */
+RR_API rr_status rr_trace_read(rr_comm *comm, rr_trace_record *out, uint64_t room, uint64_t *count, uint64_t *lost);
+
 /* ---- a simulated world: the same engine over links of a seeded, virtual clock ---- */
 
 /* What the simulated machine is like. Times are virtual nanoseconds; zero is instantaneous. */

@@ -53,6 +53,7 @@ struct rr_comm {
 	struct rr_page **pages;   /* [world]: of near ranks their own, of far ranks the mirror */
 	char apart[256];          /* why ranks that tell of this host are not of this node */
 	struct rr_engine engine;
+	struct rr_trace *trace; /* the last one started; the engine has it while tracing is on */
 	struct rr_mailbox mailbox;
 	/* the queue, in call order */
 	struct rr_work *first, *last;

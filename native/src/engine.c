@@ -95,6 +95,7 @@ rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, 
 
 void rr_engine_stop(struct rr_engine *engine)
 {
+	rr_trace_left(engine->trace, engine->op);
 	engine->phase = RR_IDLE;
 	engine->plan = NULL;
 }
@@ -119,8 +120,10 @@ static rr_status open_links(struct rr_engine *engine, bool *moved)
 
 		if (status != RR_OK) {
 			engine->waiting_peer = peer;
+			rr_trace_wait(engine->trace, RR_TRACE_OPEN, peer);
 			return status;
 		}
+		rr_trace_waited(engine->trace, engine->op);
 		if (theirs->descriptor != engine->open.descriptor) {
 			engine->waiting_peer = peer;
 			return rr_fail(RR_ERR_MISMATCH, "rank %d called another operation", peer);
@@ -204,9 +207,11 @@ static rr_status drain(struct rr_engine *engine)
 		struct rr_link *out = engine->out[plan->peers[i]];
 		if (out->held && out->ops->released(out) < out->sent) {
 			engine->waiting_peer = plan->peers[i];
+			rr_trace_wait(engine->trace, RR_TRACE_DRAIN, plan->peers[i]);
 			return RR_AGAIN;
 		}
 	}
+	rr_trace_waited(engine->trace, engine->op);
 	return RR_OK;
 }
 
@@ -266,6 +271,7 @@ rr_status rr_engine_progress(struct rr_engine *engine, bool *moved)
 	}
 	if (engine->phase == RR_DRAINING && status == RR_OK)
 		status = drain(engine);
+	rr_trace_released(engine->trace, engine->out, engine->plan->peers, engine->plan->peer_count);
 	flush_links(engine);
 	if (status == RR_OK)
 		rr_engine_stop(engine);

@@ -18,6 +18,7 @@
 #include "device.h"
 #include "link.h"
 #include "plan.h"
+#include "trace.h"
 
 enum rr_phase { RR_IDLE = 0, RR_OPENING = 1, RR_RUNNING = 2, RR_DRAINING = 3 };
 
@@ -36,6 +37,7 @@ struct rr_send_state {
 	uint64_t first; /* the link's number of the first slice */
 	bool pending;   /* the copy into the reserved place is under way */
 	rr_token token;
+	uint64_t begin_ns; /* of that copy; 0 where it is not traced */
 };
 
 struct rr_row_state {
@@ -47,6 +49,7 @@ struct rr_row_state {
 	bool pending;      /* a combine is under way */
 	rr_token token;
 	uint64_t pending_fused; /* bit i: send i goes with the pending slice */
+	uint64_t pass_begin_ns; /* of the pass at work; 0 where it is not traced */
 };
 
 struct rr_engine {
@@ -54,6 +57,7 @@ struct rr_engine {
 	struct rr_link **out, **in; /* [world], NULL where there is none */
 	struct rr_device *device;
 	_Atomic uint64_t *position; /* in the progress page: row << 32 | slice */
+	struct rr_trace *trace;     /* NULL: off */
 	/* the operation in flight */
 	enum rr_phase phase;
 	const struct rr_plan *plan;

@@ -212,11 +212,13 @@ static rr_status gather_sources(const struct work *work, struct slice *slice)
 		}
 		if ((int32_t)at == slice->operand)
 			at++;
+		rr_trace_asked(engine->trace, receive->peer);
 		rr_status status = in->ops->peek(in, &transfer, &slice->sources[at]);
 		if (status != RR_OK) {
 			engine->waiting_peer = receive->peer;
 			return status;
 		}
+		rr_trace_here(engine->trace, receive->peer, transfer.mode);
 		slice->landed = transfer.landing && slice->sources[at] == transfer.landing;
 		at++;
 	}
@@ -324,6 +326,7 @@ static rr_status combine(const struct work *work, struct slice *slice, rr_token 
 	void *targets[SENDS_FUSED_MAX + 1];
 
 	*token = 0;
+	work->state->pass_begin_ns = 0;
 	for (uint64_t done = 0; done < slice->bytes;) {
 		uint64_t run = slice->bytes - done, offset = slice->offset + done;
 		uint32_t first = slice->store ? 0 : 1;
@@ -350,6 +353,7 @@ static rr_status combine(const struct work *work, struct slice *slice, rr_token 
 			pass.dst_count = slice->target_count;
 		}
 		if (pass.dst_count) {
+			rr_trace_begin(engine->trace, &work->state->pass_begin_ns);
 			rr_status status = engine->device->ops->combine(engine->device, work->plan->pass, &pass, token);
 			if (status < 0)
 				return status;
@@ -380,6 +384,9 @@ static void finish_slice(const struct work *work, uint64_t fused)
 	uint64_t left = state->bytes - offset;
 	uint32_t bytes = left < work->plan->slice_bytes ? (uint32_t)left : work->plan->slice_bytes;
 
+	rr_trace_slice(engine->trace, work->plan->rows, &(struct rr_trace_place){engine->op, work->index, number},
+		       (uint32_t)work->round, bytes, state->pass_begin_ns);
+	rr_trace_released(engine->trace, engine->out, work->plan->peers, work->plan->peer_count);
 	for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
 		struct rr_link *in = engine->in[work->plan->rows->receives[i].peer];
 		in->ops->release(in, bytes);
@@ -393,6 +400,7 @@ static void finish_slice(const struct work *work, uint64_t fused)
 		struct rr_transfer transfer;
 
 		fill_transfer(work, send, number, offset, bytes, &transfer);
+		rr_trace_sent(engine->trace, engine->out[send->peer], &transfer, work->index, 0);
 		commit_slice(sent, engine->out[send->peer], &transfer);
 	}
 	state->done++;
@@ -480,9 +488,13 @@ static rr_status send_slice(const struct work *work, uint32_t at)
 		status = transfer.implied ? RR_OK : out->ops->reserve(out, &transfer, &place);
 		if (status != RR_OK) {
 			engine->waiting_peer = send->peer;
+			rr_trace_no_credit(engine->trace, send->peer);
 			return status;
 		}
 		sent->token = 0;
+		sent->begin_ns = 0;
+		if (place)
+			rr_trace_begin(engine->trace, &sent->begin_ns);
 		status = place ? copy_out(work, offset, bytes, place, &sent->token) : RR_OK;
 		if (status < 0) {
 			out->ops->abort(out);
@@ -493,6 +505,7 @@ static rr_status send_slice(const struct work *work, uint32_t at)
 	if (!engine->device->ops->ready(engine->device, sent->token))
 		return RR_AGAIN;
 	sent->pending = false;
+	rr_trace_sent(engine->trace, out, &transfer, work->index, sent->begin_ns);
 	commit_slice(sent, out, &transfer);
 	return RR_OK;
 }

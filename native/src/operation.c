@@ -163,6 +163,8 @@ static void finish(struct rr_comm *comm, struct rr_work *work)
 		count_engine(comm, plan, &stats);
 	}
 	comm->stats = stats;
+	rr_trace_operation(comm->engine.trace, work->op, plan->descriptor.collective, plan->vector_bytes, work->started_ns,
+			   false);
 	rr_publish64(&page->op_done, work->op);
 	comm->first = work->next;
 	if (!comm->first)

@@ -52,6 +52,7 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void
 	const struct rr_buffer from = {.zero = (char *)(uintptr_t)input}, to = {.zero = output};
 	struct rr_page *page = comm->shm.page;
 	struct rr_descriptor *told = &page->descriptors[plan->descriptor_index];
+	uint64_t begin_ns = comm->engine.trace ? rr_now_ns() : 0;
 	rr_status status = RR_AGAIN;
 
 	if (told->hash != plan->descriptor.hash)
@@ -81,6 +82,7 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void
 	comm->stats = (rr_run_stats){.op = comm->op, .steps = 1,
 				     .sent_bytes = plan->vector_bytes * (uint64_t)(comm->world - 1),
 				     .received_bytes = plan->vector_bytes * (uint64_t)(comm->world - 1)};
+	rr_trace_operation(comm->engine.trace, comm->op, plan->descriptor.collective, plan->vector_bytes, begin_ns, false);
 	return RR_OK;
 }
 

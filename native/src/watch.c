@@ -136,6 +136,9 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 		quarantine_places(comm);
 	}
 	rr_engine_stop(&comm->engine);
+	if (work && rr_own32(&work->state) == RR_WORK_RUNNING)
+		rr_trace_operation(comm->engine.trace, work->op, work->plan->descriptor.collective,
+				   work->plan->vector_bytes, work->started_ns, true);
 	while (work) {
 		struct rr_work *next = work->next;
 		work->error = comm->failure;

@@ -1,0 +1,163 @@
+/*
+ * trace.h - what the engine notes of each slice, while tracing is on.
+ *
+ * A ring of records a communicator; when it is full the oldest make room and are counted as lost. An
+ * engine whose `trace` is NULL does nothing here: each call below is one test of a pointer.
+ *
+ *   RECEIVE    first asked ......... here                      (per link: the head transfer's two times)
+ *   REDUCE               begin ... end                         (one pass over memory; COPY if nothing is added)
+ *   SEND                         committed ....... released    (per link: a queue of those in flight)
+ *   CREDIT                  no credit ... committed
+ *   OPEN, DRAIN   one wait at a time: those phases look at their peers in order
+ *
+ * Knows links by link.h and rows by rows.h only. Threads: the driver of the communicator only.
+ */
+#ifndef RR_TRACE_H
+#define RR_TRACE_H
+
+#include <stdbool.h>
+
+#include "clock.h"
+#include "link.h"
+#include "rdmaring.h"
+#include "rows.h"
+
+#define RR_TRACE_RECORDS_DEFAULT (1u << 17) /* 6 MiB */
+#define RR_TRACE_RECORDS_MAX (1ull << 28)
+#define RR_TRACE_FLIGHT 1024u /* sends in flight that a link's queue holds; a power of two */
+
+/* One link out: the sends that are not released, oldest first. */
+struct rr_trace_out {
+	rr_trace_record *flight; /* [RR_TRACE_FLIGHT] made when first needed; end_ns holds the link's number */
+	uint64_t head, tail;
+	uint64_t credit_ns; /* since when the next slice waits for credit; 0: it does not */
+};
+
+/* One link in: the transfer at its head. */
+struct rr_trace_in {
+	uint64_t asked_ns, here_ns;
+	enum rr_mode mode;
+};
+
+struct rr_trace {
+	rr_trace_record *records;
+	uint64_t room; /* a power of two */
+	uint64_t written, taken;
+	uint64_t lost;
+	int32_t world;
+	struct rr_trace_out *out; /* [world] */
+	struct rr_trace_in *in;   /* [world] */
+	uint64_t wait_ns; /* OPEN or DRAIN; 0: none */
+	int32_t wait_peer;
+	enum rr_trace_kind wait_kind;
+};
+
+/* Where in the schedule a record belongs. */
+struct rr_trace_place {
+	uint64_t op;
+	uint32_t row;
+	uint32_t slice;
+};
+
+/* record_count: at least so many; 0: the default. */
+rr_status rr_trace_make(int32_t world, uint64_t record_count, struct rr_trace **out);
+void rr_trace_free(struct rr_trace *trace);
+/* The oldest records, at most `room` of them, and forget them. */
+uint64_t rr_trace_take(struct rr_trace *trace, rr_trace_record *out, uint64_t room);
+
+void rr_trace_note_operation(struct rr_trace *trace, uint64_t op, int32_t collective, uint64_t bytes,
+			     uint64_t begin_ns, bool failed);
+void rr_trace_note_wait(struct rr_trace *trace, enum rr_trace_kind kind, int32_t peer);
+void rr_trace_note_waited(struct rr_trace *trace, uint64_t op);
+void rr_trace_note_slice(struct rr_trace *trace, const struct rr_schedule *rows, const struct rr_trace_place *place,
+			 uint32_t round, uint32_t bytes, uint64_t begin_ns);
+void rr_trace_note_sent(struct rr_trace *trace, const struct rr_link *out, const struct rr_transfer *transfer,
+			uint32_t row, uint64_t copy_begin_ns);
+void rr_trace_note_released(struct rr_trace *trace, struct rr_link *const *out, const int32_t *peers,
+			    uint32_t peer_count);
+void rr_trace_note_left(struct rr_trace *trace, uint64_t op);
+
+/* ---- the hooks: nothing but a test where tracing is off ---- */
+
+static inline void rr_trace_operation(struct rr_trace *trace, uint64_t op, int32_t collective, uint64_t bytes,
+				      uint64_t begin_ns, bool failed)
+{
+	if (trace)
+		rr_trace_note_operation(trace, op, collective, bytes, begin_ns, failed);
+}
+
+/* OPEN, DRAIN: nothing can be done before `peer` has moved. */
+static inline void rr_trace_wait(struct rr_trace *trace, enum rr_trace_kind kind, int32_t peer)
+{
+	if (trace)
+		rr_trace_note_wait(trace, kind, peer);
+}
+
+static inline void rr_trace_waited(struct rr_trace *trace, uint64_t op)
+{
+	if (trace)
+		rr_trace_note_waited(trace, op);
+}
+
+/* A row asks for the transfer at the head of the link from `peer`. */
+static inline void rr_trace_asked(struct rr_trace *trace, int32_t peer)
+{
+	if (trace && !trace->in[peer].asked_ns)
+		trace->in[peer].asked_ns = rr_now_ns();
+}
+
+/* It is here. */
+static inline void rr_trace_here(struct rr_trace *trace, int32_t peer, enum rr_mode mode)
+{
+	if (trace && !trace->in[peer].here_ns) {
+		trace->in[peer].here_ns = rr_now_ns();
+		trace->in[peer].mode = mode;
+	}
+}
+
+/* A pass over memory begins; 0 in *begin_ns: it has not begun. */
+static inline void rr_trace_begin(struct rr_trace *trace, uint64_t *begin_ns)
+{
+	if (trace && !*begin_ns)
+		*begin_ns = rr_now_ns();
+}
+
+/* A row's slice is through its pass (begin_ns 0: it needed none), and its inputs go back. */
+static inline void rr_trace_slice(struct rr_trace *trace, const struct rr_schedule *rows,
+				  const struct rr_trace_place *place, uint32_t round, uint32_t bytes, uint64_t begin_ns)
+{
+	if (trace)
+		rr_trace_note_slice(trace, rows, place, round, bytes, begin_ns);
+}
+
+/* The next slice to `peer` finds no credit. */
+static inline void rr_trace_no_credit(struct rr_trace *trace, int32_t peer)
+{
+	if (trace && !trace->out[peer].credit_ns)
+		trace->out[peer].credit_ns = rr_now_ns();
+}
+
+/* Called before commit(), which may move bytes. copy_begin_ns: a copy into the link ends now; 0: none. */
+static inline void rr_trace_sent(struct rr_trace *trace, const struct rr_link *out, const struct rr_transfer *transfer,
+				 uint32_t row, uint64_t copy_begin_ns)
+{
+	if (trace)
+		rr_trace_note_sent(trace, out, transfer, row, copy_begin_ns);
+}
+
+/* Once a pass: which sends have been released meanwhile. */
+static inline void rr_trace_released(struct rr_trace *trace, struct rr_link *const *out, const int32_t *peers,
+				     uint32_t peer_count)
+{
+	if (trace)
+		rr_trace_note_released(trace, out, peers, peer_count);
+}
+
+/* The operation ends here, well or not: what is open is closed, and marked RR_TRACE_LEFT. */
+static inline void rr_trace_left(struct rr_trace *trace, uint64_t op)
+{
+	if (trace)
+		rr_trace_note_left(trace, op);
+}
+
+#endif
