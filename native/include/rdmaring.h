@@ -121,6 +121,19 @@ typedef enum rr_transport {
 	RR_TRANSPORT_VERBS = 2
 } rr_transport;
 
+/* Links over InfiniBand or RoCE. Zero a member to take its default; `qps` must be equal on all ranks. */
+typedef struct rr_verbs_options {
+	uint64_t timeout_ns;       /* until a packet is sent again; rounded up to 4.096 us * 2^n; default 537 ms */
+	uint32_t qps;              /* queue pairs a link, 1 to 8; default 1 */
+	uint32_t retry_count;      /* times a packet is sent again, 1 to 7; default 7, with timeout_ns: about 4 s in all */
+	uint32_t rnr_retry;        /* times a receiver may be found not ready, 1 to 7 (7: no limit); default 7 */
+	uint32_t service_level;    /* 0 to 15 */
+	uint32_t traffic_class;    /* 0 to 255: DSCP << 2 on RoCE v2 */
+	uint32_t hop_limit;        /* 1 to 255; default 64 */
+	uint32_t gid_index_plus_1; /* 0: by rule; n: the GID at index n - 1 */
+	char devices[64];          /* names, with commas: only these; "": all */
+} rr_verbs_options;
+
 /* Zero a member to take its default. Sizes are in bytes, times in nanoseconds. */
 typedef struct rr_options {
 	uint64_t timeout_ns;          /* of a call without its own; default 300 s */
@@ -133,6 +146,7 @@ typedef struct rr_options {
 	uint32_t require_rdma;        /* 1: rr_comm_create() fails where an edge between nodes has no RDMA */
 	uint32_t transports;          /* bits of rr_transport that may serve edges between nodes; 0: all */
 	uint8_t key[16];              /* proves membership of the job between nodes; all zero: from the exchange */
+	rr_verbs_options verbs;
 } rr_options;
 
 /* Why an edge is served as it is. */
@@ -217,6 +231,14 @@ RR_API rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *
 /* Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. */
 RR_API rr_status rr_memory_alloc(uint64_t bytes, void **out);
 RR_API rr_status rr_memory_free(void *address);
+
+/* ---- RDMA devices ---- */
+
+/*
+ * Devices, ports and GID tables of this machine as libibverbs shows them, each GID with the reason why it is
+ * or is not used: JSON. text holds an empty string if size is too small: RR_ERR_ARGUMENT tells how much is needed.
+ */
+RR_API rr_status rr_verbs_describe(const rr_verbs_options *options, char *text, size_t size);
 
 /* ---- schedules ---- */
 

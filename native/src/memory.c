@@ -253,15 +253,24 @@ bool rr_memory_find(const void *address, uint64_t bytes, struct rr_region *out)
 	return found;
 }
 
-bool rr_memory_lives(uint32_t id)
+bool rr_memory_by_id(uint32_t id, struct rr_region *out)
 {
 	bool lives = false;
 
 	pthread_mutex_lock(&table_lock);
-	for (size_t i = 0; i < table_count && !lives; i++)
+	for (size_t i = 0; i < table_count && !lives; i++) {
 		lives = table[i].id == id;
+		*out = table[i];
+	}
 	pthread_mutex_unlock(&table_lock);
 	return lives;
+}
+
+bool rr_memory_lives(uint32_t id)
+{
+	struct rr_region region;
+
+	return rr_memory_by_id(id, &region);
 }
 
 rr_status rr_memory_quarantine(uint32_t id)

@@ -29,8 +29,9 @@ bool rr_memory_find(const void *address, uint64_t bytes, struct rr_region *out);
 rr_status rr_memory_available(uint64_t bytes, const char *what);
 /* Whether the mapping that holds address is served by huge pages, at least in part. */
 bool rr_memory_is_huge(const void *address);
-/* Whether the region still lives. */
+/* Whether the region still lives; and where. */
 bool rr_memory_lives(uint32_t id);
+bool rr_memory_by_id(uint32_t id, struct rr_region *out);
 /*
  * Fresh pages at the same address, with the same contents, under a new id: whoever still writes the
  * old pages writes what nobody sees. For every unfinished operation's regions when it fails.

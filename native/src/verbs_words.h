@@ -1,0 +1,25 @@
+/* verbs_words.h - completion errors and device events in plain words: what happened, what it usually means, what to do. */
+#ifndef RR_VERBS_WORDS_H
+#define RR_VERBS_WORDS_H
+
+#include "verbs_qp.h"
+
+/* Where on the fabric. */
+struct rr_verbs_where {
+	int32_t peer;
+	const char *device;
+	uint8_t port;
+	const struct rr_rail_pair *pair;
+	uint32_t our_number, their_number; /* of the queue pair */
+	int state;                          /* of ours, enum rr_ibv_qp_state, or -1 */
+};
+
+/* The first completion that failed, and is not a flush, as this thread's record. Returns RR_ERR_LINK. */
+rr_status rr_verbs_fail(const struct rr_verbs_where *where, const struct rr_ibv_wc *wc, const char *doing);
+/* An event of device, port, queue pair or completion queue. RR_OK: it is no error. */
+rr_status rr_verbs_event(const char *device, const struct rr_ibv_async_event *event);
+const char *rr_verbs_wc_name(int status);
+/* Might the peer's end alone have caused it? Its own record tells more then, if it comes. */
+bool rr_verbs_wc_of_peer(int status);
+
+#endif
