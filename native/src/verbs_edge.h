@@ -1,0 +1,227 @@
+/*
+ * verbs_edge.h - what both directions of an edge over verbs share.
+ *
+ * Each end has two areas of one shape. Inbound is written by the peer, outbound is what we write there, so a message
+ * lies at the same offset at both ends:
+ *
+ *   lines   64 x 256 bytes  DATA line (wire.h), and beside it up to 192 bytes of payload
+ *   opens    4 x 192        OPEN and its descriptor
+ *   tinies   2 x 16448      tag and payload, by mailbox serial
+ *   slots    slot_bytes x slot_count, handed out by the sender as a ring of bytes
+ *
+ * Every message is an RDMA WRITE WITH IMM of its line; imm (big-endian on the wire) says which:
+ *
+ *   bit 31    29 28                                  0
+ *       +-------+------------------------------------+
+ *       | kind  | DATA: serial  OPEN: number           |
+ *       |       | TINY: serial  CREDIT: released        |   low 29 bits
+ *       +-------+------------------------------------+
+ *
+ * The payload of a DATA goes by an RDMA WRITE before it on the same queue pair, to its slot or to granted memory,
+ * unless it fits beside the line. Transfer k uses queue pair k mod Q; order is restored by serial. All else uses
+ * queue pair 0. CREDIT has no bytes at all.
+ *
+ * Receives posted on queue pair 0 cover all that can be outstanding, so receiver-not-ready cannot happen:
+ *   64 DATA      no more are sent than credits allow, and a credit follows the receive's being posted again
+ *    2 OPEN      a rank posts OPEN n+1 of an edge when operation n is over, for which it saw the peer's OPEN n, which was
+ *                posted when the peer had seen our OPEN n-1
+ *    2 TINY      at most one ahead of the receiver
+ *   64 CREDIT    each is for one transfer at least that was not credited before
+ *   = 132. On the others 64 DATA.
+ */
+#ifndef RR_VERBS_EDGE_H
+#define RR_VERBS_EDGE_H
+
+#include "link_verbs.h"
+#include "page.h"
+#include "verbs_domain.h"
+#include "verbs_qp.h"
+
+#define RR_EDGE_LINE_BYTES 256u
+#define RR_EDGE_BESIDE_BYTES (RR_EDGE_LINE_BYTES - (uint32_t)sizeof(struct rr_data))
+#define RR_EDGE_OPENS 4u
+#define RR_EDGE_OPEN_BYTES 192u
+#define RR_EDGE_OPEN_USED ((uint32_t)(sizeof(struct rr_open) + sizeof(struct rr_descriptor)))
+#define RR_EDGE_TINY_BYTES (RR_MAILBOX_BYTES + RR_CACHE_LINE)
+_Static_assert(sizeof(struct rr_open) + sizeof(struct rr_descriptor) <= RR_EDGE_OPEN_BYTES, "an OPEN fits its line");
+
+#define RR_EDGE_RECEIVES (RR_RING_COUNT + RR_EDGE_OPENS + 4u + RR_RING_COUNT) /* 136 >= 132, see above */
+#define RR_EDGE_RECEIVES_MORE RR_RING_COUNT                                     /* of queue pairs 1.. */
+_Static_assert(RR_EDGE_RECEIVES >= 132, "every message finds a receive");
+#define RR_EDGE_SENDS 256u /* of a queue pair, at most */
+#define RR_EDGE_SENDS_MIN 16u
+#define RR_EDGE_SENDS_KEPT 6u /* of queue pair 0 for what must not wait for DATA: OPEN, tiny, credit */
+
+#define RR_IMM_BITS 29u
+#define RR_IMM_MASK ((1u << RR_IMM_BITS) - 1)
+enum rr_imm_kind { RR_IMM_DATA = 1, RR_IMM_OPEN = 2, RR_IMM_TINY = 3, RR_IMM_CREDIT = 4 };
+
+/* In rr_data.reserved[0]. */
+enum rr_data_flags {
+	RR_DATA_BESIDE = 1, /* the payload lies beside the line */
+	RR_DATA_WANTED = 2  /* the sender runs low: return the credit when this is released */
+};
+
+/* Set-up messages over the edge's control connection. */
+#define RR_VERBS_MAGIC 0x53425256u /* "VRBS" */
+enum rr_verbs_message { RR_VERBS_PARAMETERS = 1, RR_VERBS_READY = 2 };
+
+struct rr_verbs_parameters {
+	uint32_t magic;
+	uint32_t kind;
+	uint32_t qps;
+	uint32_t slot_count;
+	uint64_t slot_bytes;
+	uint64_t address; /* of the inbound area */
+	uint64_t bytes;
+	uint32_t key;
+	uint32_t serial; /* first serial of DATA, low 32 bits */
+	uint32_t numbers[RR_QPS_MAX];
+	uint32_t psns[RR_QPS_MAX];
+	uint8_t gid[16]; /* that we send from: it must be the one the peer expects */
+	uint16_t lid;
+	uint8_t port;
+	uint8_t reserved[5];
+};
+_Static_assert(sizeof(struct rr_verbs_parameters) == 136, "parameters travel between ranks");
+
+enum rr_verbs_state { RR_VERBS_COLD = 0, RR_VERBS_WANTED = 1, RR_VERBS_MADE = 2, RR_VERBS_CONNECTED = 3, RR_VERBS_UP = 4, RR_VERBS_SEVERED = 5 };
+
+struct rr_verbs_queue {
+	struct rr_ibv_qp *qp;
+	uint32_t psn, peer_number;
+	uint32_t depth;        /* send requests */
+	uint32_t inline_bytes; /* that a request may carry itself */
+	uint32_t sge_max;
+	uint32_t unsignalled;  /* requests since the last that reports its end */
+	uint32_t spent;        /* receives to be posted again */
+	uint64_t posted, completed; /* send requests */
+};
+
+struct rr_verbs_edge;
+
+struct rr_verbs_link {
+	struct rr_link link;
+	struct rr_verbs_edge *edge;
+};
+
+/* What reserve() decided, for commit(). */
+enum rr_way { RR_WAY_BESIDE, RR_WAY_PIECES, RR_WAY_STAGED };
+
+struct rr_verbs_edge {
+	struct rr_verbs_link out, in;
+	struct rr_far *far;
+	const struct rr_verbs *verbs;
+	int32_t rank, peer;
+	struct rr_rail rail;
+	struct rr_rail_pair pair;
+	struct rr_qp_settings settings;
+	uint64_t slot_bytes;
+	uint32_t slot_count;
+	uint32_t ends; /* links not closed yet */
+	enum rr_verbs_state state;
+	char what[80]; /* "to rank 3 over rxe0/1", for errors */
+	/* set-up */
+	struct rr_domain *domain;
+	struct rr_ibv_mr *inbound_mr, *outbound_mr;
+	struct rr_ibv_comp_channel *channel;
+	struct rr_ibv_cq *cq;
+	struct rr_verbs_queue queues[RR_QPS_MAX];
+	struct rr_verbs_parameters theirs;
+	bool theirs_known, parameters_sent, ready_sent, ready_known;
+	uint64_t peer_address;
+	uint32_t peer_key;
+	/* memory: inbound, then outbound */
+	uint8_t *inbound, *outbound;
+	uint64_t area_bytes, opens_at, tinies_at, slots_at;
+	/* failure */
+	bool failed;
+	bool failed_of_peer; /* the peer's own record may tell more: it is given time to come */
+	bool failed_by_flush;
+	uint64_t failed_ns;
+	rr_error failure;
+	/* sleep */
+	bool armed;
+	uint32_t idle_polls; /* since the engine last took something from this edge */
+	/* sender */
+	uint64_t serial;    /* next transfer */
+	uint64_t credited;  /* transfers that the receiver has released */
+	uint64_t sent_whole; /* transfers whose requests have ended, without a gap */
+	uint64_t serial_start;
+	uint64_t request_of[RR_RING_COUNT]; /* `posted` of its queue after each transfer */
+	uint64_t room_begin, room_end;       /* bytes of slots in use, counted since the beginning */
+	uint64_t room_after[RR_RING_COUNT];
+	uint64_t reserved_end;
+	uint32_t reserved_slot; /* in lines */
+	enum rr_way way;
+	struct rr_place places[RR_BUFFER_COUNT]; /* the peer's, of this operation */
+	uint32_t opens_sent;
+	uint32_t tiny_pending; /* bit w: tinies[w] waits to be sent */
+	uint32_t tiny_bytes[2];
+	uint32_t tiny_serials[2];
+	/* receiver */
+	uint64_t next;     /* serial of the next transfer */
+	uint64_t arrived;  /* bit serial % 64 */
+	uint64_t credits_given; /* released transfers that the peer knows of */
+	bool credit_due;
+	bool open_there[RR_EDGE_OPENS];
+	bool tiny_there[2];
+	uint32_t tiny_got[2];       /* serial, low 29 bits */
+	uint32_t tiny_got_bytes[2]; /* payload */
+};
+
+static inline struct rr_verbs_edge *rr_verbs_edge_of(struct rr_link *link)
+{
+	return ((struct rr_verbs_link *)link)->edge;
+}
+
+static inline struct rr_data *rr_verbs_line(uint8_t *area, uint64_t serial)
+{
+	return (struct rr_data *)(area + serial % RR_RING_COUNT * RR_EDGE_LINE_BYTES);
+}
+
+/* The engine took something: it will pass again and again before it sleeps. */
+static inline void rr_verbs_moved(struct rr_verbs_edge *edge)
+{
+	edge->idle_polls = 0;
+}
+
+/* verbs_setup.c */
+extern const struct rr_edge_ops rr_verbs_edge_ops;
+/* Begin, or go on with, joining. RR_OK: the edge is up; RR_AGAIN: not yet. */
+rr_status rr_verbs_join(struct rr_verbs_edge *edge);
+rr_status rr_verbs_memory(struct rr_verbs_edge *edge);
+void rr_verbs_sever(struct rr_verbs_edge *edge);
+void rr_verbs_destroy(struct rr_verbs_edge *edge);
+/* Keep this thread's error as the edge's; the first stays. */
+void rr_verbs_lose(struct rr_verbs_edge *edge);
+/* RR_OK, RR_AGAIN while the peer may still tell the cause, or the failure. */
+rr_status rr_verbs_health(struct rr_verbs_edge *edge);
+
+/* verbs_post.c: requests and completions */
+bool rr_verbs_room(const struct rr_verbs_edge *edge, uint32_t queue, uint32_t requests);
+/* The line at `offset` of both areas, with its imm. */
+void rr_verbs_post_line(struct rr_verbs_edge *edge, uint32_t queue, uint64_t offset, uint32_t bytes, uint32_t imm,
+			struct rr_ibv_send_wr *before, bool held);
+rr_status rr_verbs_post_receives(struct rr_verbs_edge *edge, uint32_t queue, uint32_t count);
+/* Take completions until there are none; arm where the driver may sleep. */
+rr_status rr_verbs_poll(struct rr_verbs_edge *edge);
+
+/* verbs_send.c */
+rr_status rr_verbs_open_post(struct rr_link *out, const struct rr_open *open, const struct rr_descriptor *descriptor);
+rr_status rr_verbs_reserve(struct rr_link *out, const struct rr_transfer *transfer, void **place);
+void rr_verbs_commit(struct rr_link *out, const struct rr_transfer *transfer);
+uint64_t rr_verbs_released(struct rr_link *out);
+rr_status rr_verbs_tiny_post(struct rr_link *out, uint64_t tag, const void *payload, uint32_t bytes);
+/* What waited for the edge to be up, or for room: tiny messages, credits. */
+void rr_verbs_send_waiting(struct rr_verbs_edge *edge);
+void rr_verbs_take_credit(struct rr_verbs_edge *edge, uint32_t low);
+
+/* verbs_receive.c */
+void rr_verbs_arrived(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc);
+rr_status rr_verbs_open_peek(struct rr_link *in, uint64_t op, const struct rr_open **open);
+rr_status rr_verbs_peek(struct rr_link *in, const struct rr_transfer *transfer, const void **data);
+void rr_verbs_release(struct rr_link *in, uint32_t bytes);
+rr_status rr_verbs_tiny_peek(struct rr_link *in, uint32_t serial, uint64_t *tag, const void **payload, uint32_t *bytes);
+
+#endif

@@ -1,0 +1,193 @@
+/* verbs_post.c - work requests out, completions in; see verbs_edge.h. */
+#include <arpa/inet.h>
+#include <string.h>
+
+#include "status.h"
+#include "verbs_edge.h"
+#include "verbs_words.h"
+
+#define COMPLETIONS_A_POLL 16
+/*
+ * A driver passes a hundred times and more without success before it sleeps (wait.c, YIELDS_FAR). After so many polls
+ * of them the queue is armed, and then polled once more: what comes after that poll makes the channel readable.
+ */
+#define IDLE_POLLS_BEFORE_ARM 40u
+
+#define WR_HELD (1ull << 55)    /* names registered memory */
+#define WR_RECEIVE (1ull << 54)
+#define WR_QUEUE_SHIFT 56u
+#define WR_COUNT_MASK ((1ull << 54) - 1)
+
+bool rr_verbs_room(const struct rr_verbs_edge *edge, uint32_t queue, uint32_t requests)
+{
+	const struct rr_verbs_queue *of = &edge->queues[queue];
+
+	return of->posted - of->completed + requests <= of->depth;
+}
+
+static void post_failed(struct rr_verbs_edge *edge, const struct rr_verbs_queue *queue, const char *call, int result)
+{
+	rr_fail(RR_ERR_LINK, "%s on queue pair 0x%x %s failed: %s", call, queue->qp->qp_num, edge->what,
+		rr_verbs_error(result));
+	strcpy(rr_error_here()->hint, "see dmesg for the device's driver");
+	rr_verbs_lose(edge);
+}
+
+void rr_verbs_post_line(struct rr_verbs_edge *edge, uint32_t queue, uint64_t offset, uint32_t bytes, uint32_t imm,
+			struct rr_ibv_send_wr *before, bool held)
+{
+	struct rr_verbs_queue *on = &edge->queues[queue];
+	uint32_t requests = before ? 2 : 1;
+	bool signalled = held || on->unsignalled + requests >= on->depth / 4;
+	struct rr_ibv_sge sge = {.addr = (uint64_t)(uintptr_t)(edge->outbound + offset), .length = bytes,
+				 .lkey = edge->outbound_mr->lkey};
+	struct rr_ibv_send_wr wr = {.sg_list = &sge, .num_sge = bytes ? 1 : 0, .opcode = RR_IBV_WR_RDMA_WRITE_WITH_IMM,
+				    .imm_data = htonl(imm)};
+	struct rr_ibv_send_wr *bad = NULL;
+	int result;
+
+	on->posted += requests;
+	wr.wr_id = (uint64_t)queue << WR_QUEUE_SHIFT | on->posted | (held ? WR_HELD : 0);
+	wr.send_flags = (signalled ? RR_IBV_SEND_SIGNALED : 0) | (bytes && bytes <= on->inline_bytes ? RR_IBV_SEND_INLINE : 0);
+	wr.wr.rdma.remote_addr = edge->peer_address + offset;
+	wr.wr.rdma.rkey = edge->peer_key;
+	if (before)
+		before->next = &wr;
+	result = edge->verbs->post_send(on->qp, before ? before : &wr, &bad);
+	if (result) {
+		post_failed(edge, on, "posting a send", result);
+		return;
+	}
+	on->unsignalled = signalled ? 0 : on->unsignalled + requests;
+	edge->domain->under_way += held;
+}
+
+rr_status rr_verbs_post_receives(struct rr_verbs_edge *edge, uint32_t queue, uint32_t count)
+{
+	struct rr_verbs_queue *on = &edge->queues[queue];
+	struct rr_ibv_recv_wr requests[COMPLETIONS_A_POLL];
+	struct rr_ibv_recv_wr *bad = NULL;
+
+	while (count) {
+		uint32_t batch = count < COMPLETIONS_A_POLL ? count : COMPLETIONS_A_POLL;
+		for (uint32_t i = 0; i < batch; i++)
+			requests[i] = (struct rr_ibv_recv_wr){.wr_id = (uint64_t)queue << WR_QUEUE_SHIFT | WR_RECEIVE,
+							      .next = i + 1 < batch ? &requests[i + 1] : NULL};
+		int result = edge->verbs->post_recv(on->qp, requests, &bad);
+		if (result) {
+			post_failed(edge, on, "posting a receive", result);
+			return rr_error_set(&edge->failure);
+		}
+		count -= batch;
+	}
+	return RR_OK;
+}
+
+/* The first failed completion that is no flush is the cause; a flush alone is told only if nothing else comes. */
+static void completion_failed(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc)
+{
+	uint32_t queue = (uint32_t)(wc->wr_id >> WR_QUEUE_SHIFT);
+	const struct rr_verbs_queue *on = &edge->queues[queue];
+	bool flush = wc->status == RR_IBV_WC_WR_FLUSH_ERR;
+	struct rr_ibv_qp_attr attributes = {.qp_state = -1};
+	struct rr_ibv_qp_init_attr made_with;
+	struct rr_verbs_where where = {.peer = edge->peer, .device = edge->rail.device, .port = edge->rail.port,
+				       .pair = &edge->pair, .our_number = on->qp->qp_num, .their_number = on->peer_number};
+
+	if (edge->failed && (flush || !edge->failed_by_flush))
+		return;
+	where.state = edge->verbs->query_qp(on->qp, &attributes, RR_IBV_QP_STATE, &made_with) == 0 ? attributes.qp_state : -1;
+	rr_verbs_fail(&where, wc, wc->wr_id & WR_RECEIVE ? "receiving from" : "writing to");
+	edge->failed = false; /* a flush makes way */
+	rr_verbs_lose(edge);
+	edge->failed_by_flush = flush;
+	edge->failed_of_peer = rr_verbs_wc_of_peer(wc->status);
+	rr_domain_look(edge->domain, edge->rail.port, edge, true); /* the device may know more: rr_verbs_health() tells */
+}
+
+static void completed(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc)
+{
+	uint32_t queue = (uint32_t)(wc->wr_id >> WR_QUEUE_SHIFT);
+
+	if (wc->wr_id & WR_HELD && edge->domain->under_way)
+		edge->domain->under_way--;
+	if (wc->status != RR_IBV_WC_SUCCESS) {
+		completion_failed(edge, wc);
+		return;
+	}
+	if (wc->wr_id & WR_RECEIVE) {
+		edge->queues[queue].spent++;
+		rr_verbs_arrived(edge, wc);
+	} else {
+		edge->queues[queue].completed = wc->wr_id & WR_COUNT_MASK;
+	}
+}
+
+static void note_sent(struct rr_verbs_edge *edge)
+{
+	if ((int64_t)(edge->credited - edge->sent_whole) > 0)
+		edge->sent_whole = edge->credited;
+	while (edge->sent_whole != edge->serial &&
+	       edge->queues[edge->sent_whole % edge->settings.qps].completed >=
+		       edge->request_of[edge->sent_whole % RR_RING_COUNT])
+		edge->sent_whole++;
+}
+
+/* RR_OK: there was something; RR_AGAIN: nothing. */
+static rr_status poll_once(struct rr_verbs_edge *edge)
+{
+	struct rr_ibv_wc entries[COMPLETIONS_A_POLL];
+	int count = edge->verbs->poll_cq(edge->cq, COMPLETIONS_A_POLL, entries);
+
+	if (count < 0) {
+		rr_fail(RR_ERR_LINK, "polling completions %s failed", edge->what);
+		rr_verbs_lose(edge);
+		return rr_error_set(&edge->failure);
+	}
+	for (int i = 0; i < count; i++)
+		completed(edge, &entries[i]);
+	for (uint32_t q = 0; count && q < edge->settings.qps; q++) {
+		uint32_t spent = edge->queues[q].spent;
+		edge->queues[q].spent = 0;
+		if (spent && !edge->failed)
+			rr_verbs_post_receives(edge, q, spent);
+	}
+	return count ? RR_OK : RR_AGAIN;
+}
+
+/* Events are read only here: each look is a system call. */
+static void arm(struct rr_verbs_edge *edge)
+{
+	struct rr_ibv_cq *cq;
+	void *user;
+	unsigned int events = 0;
+	int result;
+
+	while (edge->verbs->get_cq_event(edge->channel, &cq, &user) == 0)
+		events++;
+	if (events)
+		edge->verbs->ack_cq_events(edge->cq, events);
+	result = edge->verbs->req_notify_cq(edge->cq, 0);
+	if (result) {
+		rr_fail(RR_ERR_LINK, "arming completions %s failed: %s", edge->what, rr_verbs_error(result));
+		rr_verbs_lose(edge);
+		return;
+	}
+	edge->armed = true;
+}
+
+rr_status rr_verbs_poll(struct rr_verbs_edge *edge)
+{
+	rr_status status;
+
+	edge->idle_polls++;
+	for (;;) {
+		while ((status = poll_once(edge)) == RR_OK)
+			edge->armed = false; /* the event for it is in the channel, or on its way there */
+		if (status < 0 || edge->failed || edge->armed || edge->idle_polls < IDLE_POLLS_BEFORE_ARM)
+			break;
+		arm(edge);
+	}
+	note_sent(edge);
+	return status < 0 ? status : RR_OK;
+}

@@ -1,0 +1,316 @@
+/* verbs_send.c - the sending end of an edge: reserve, commit, OPEN, tiny messages; see verbs_edge.h. */
+#include <string.h>
+
+#include "memory.h"
+#include "order.h"
+#include "status.h"
+#include "verbs_edge.h"
+
+/* ---- OPEN ---- */
+
+/* Where peers reach our buffers: an address and a key instead of a region of this process. */
+static rr_status translate(struct rr_verbs_edge *edge, const struct rr_open *ours, struct rr_open *told)
+{
+	for (int b = 0; b < RR_BUFFER_COUNT; b++) {
+		const struct rr_registration *registration;
+
+		told->place[b] = (struct rr_place){0};
+		if (ours->place[b].reach != RR_REACH_REGION)
+			continue; /* ordinary memory: nobody reaches it from another node */
+		rr_status status = rr_domain_register(edge->domain, ours->place[b].region, &registration);
+		if (status < 0)
+			return status;
+		told->place[b].base = (uint64_t)(uintptr_t)registration->address + ours->place[b].base;
+		told->place[b].region = registration->mr->rkey;
+		told->place[b].reach = RR_REACH_REGION;
+	}
+	return RR_OK;
+}
+
+rr_status rr_verbs_open_post(struct rr_link *link, const struct rr_open *open, const struct rr_descriptor *descriptor)
+{
+	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
+	rr_status status = rr_verbs_join(edge);
+
+	if (status != RR_OK)
+		return status;
+	if (!rr_verbs_room(edge, 0, 1))
+		return RR_AGAIN;
+	uint32_t number = edge->opens_sent;
+	uint64_t offset = edge->opens_at + number % RR_EDGE_OPENS * RR_EDGE_OPEN_BYTES;
+	struct rr_open *told = (struct rr_open *)(edge->outbound + offset);
+	status = translate(edge, open, told);
+	if (status < 0) {
+		rr_error_here()->peer = edge->peer;
+		return status;
+	}
+	rr_note64(&told->op, rr_own64(&open->op));
+	told->descriptor = open->descriptor;
+	memcpy(told + 1, descriptor, sizeof(*descriptor));
+	edge->opens_sent++;
+	rr_verbs_post_line(edge, 0, offset, RR_EDGE_OPEN_USED, RR_IMM_OPEN << RR_IMM_BITS | (number & RR_IMM_MASK), NULL, false);
+	rr_verbs_moved(edge);
+	return RR_OK;
+}
+
+/* ---- transfers ---- */
+
+static uint64_t in_flight(const struct rr_verbs_edge *edge)
+{
+	return edge->serial - edge->credited;
+}
+
+/* Room for one piece of payload in the ring of bytes; a piece does not wrap, so the ring's end may stay unused. */
+static bool take_room(struct rr_verbs_edge *edge, uint32_t bytes)
+{
+	uint64_t whole = edge->slot_bytes * edge->slot_count;
+	uint64_t piece = ((uint64_t)bytes + RR_CACHE_LINE - 1) / RR_CACHE_LINE * RR_CACHE_LINE;
+	uint64_t begin = edge->room_end % whole, skip = 0;
+
+	if (edge->room_end == edge->room_begin) { /* empty: start again at the front */
+		edge->room_end += (whole - edge->room_end % whole) % whole;
+		edge->room_begin = edge->room_end;
+		begin = 0;
+	} else if (begin + piece > whole) {
+		skip = whole - begin;
+		begin = 0;
+	}
+	if (edge->room_end + skip + piece - edge->room_begin > whole)
+		return false;
+	edge->reserved_slot = (uint32_t)(begin / RR_CACHE_LINE);
+	edge->reserved_end = edge->room_end + skip + piece;
+	return true;
+}
+
+/* Whether the bytes can go from where they lie: as part of the request, or out of registered memory. */
+static rr_status can_send_pieces(struct rr_verbs_edge *edge, const struct rr_transfer *transfer, bool *out)
+{
+	const struct rr_verbs_queue *queue = &edge->queues[edge->serial % edge->settings.qps];
+
+	*out = transfer->piece_count > 0 && transfer->piece_count <= queue->sge_max;
+	if (transfer->bytes <= queue->inline_bytes)
+		return RR_OK;
+	for (uint32_t i = 0; *out && i < transfer->piece_count; i++) {
+		const struct rr_registration *registration;
+		rr_status status = rr_domain_find(edge->domain, transfer->pieces[i].iov_base, transfer->pieces[i].iov_len,
+						  &registration);
+		if (status < 0)
+			return status;
+		*out = registration != NULL;
+	}
+	return RR_OK;
+}
+
+rr_status rr_verbs_reserve(struct rr_link *link, const struct rr_transfer *transfer, void **place)
+{
+	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
+	uint32_t queue = (uint32_t)(edge->serial % edge->settings.qps);
+	bool from_pieces;
+
+	*place = NULL;
+	if (edge->failed || edge->state != RR_VERBS_UP)
+		return rr_verbs_health(edge) < 0 ? rr_error_set(&edge->failure) : RR_AGAIN;
+	if (transfer->bytes > edge->slot_bytes)
+		return rr_fail(RR_ERR_PROTOCOL, "a slice of %u bytes for slots of %llu", transfer->bytes,
+			       (unsigned long long)edge->slot_bytes);
+	if (transfer->mode == RR_MODE_WRITE && edge->places[transfer->buffer].reach != RR_REACH_REGION)
+		return rr_fail(RR_ERR_PROTOCOL, "rank %d granted no memory that the operation writes", link->peer);
+	if (in_flight(edge) >= RR_RING_COUNT || !rr_verbs_room(edge, queue, 2 + (queue == 0 ? RR_EDGE_SENDS_KEPT : 0)))
+		return RR_AGAIN;
+	edge->reserved_end = edge->room_end;
+	edge->reserved_slot = 0;
+	if (transfer->mode == RR_MODE_SLOT && transfer->bytes <= RR_EDGE_BESIDE_BYTES) {
+		edge->way = RR_WAY_BESIDE;
+		*place = rr_verbs_line(edge->outbound, edge->serial) + 1;
+		return RR_OK;
+	}
+	rr_status status = can_send_pieces(edge, transfer, &from_pieces);
+	if (status < 0)
+		return status;
+	edge->way = from_pieces ? RR_WAY_PIECES : RR_WAY_STAGED;
+	/* Staging mirrors the peer's slots, so one credit serves both, also where the bytes go to granted memory. */
+	if (!(from_pieces && transfer->mode == RR_MODE_WRITE) && !take_room(edge, transfer->bytes))
+		return RR_AGAIN;
+	if (!from_pieces)
+		*place = edge->outbound + edge->slots_at + (uint64_t)edge->reserved_slot * RR_CACHE_LINE;
+	return RR_OK;
+}
+
+/* Scatter-gather list of a payload. False: memory without a key, which reserve() ruled out. */
+static bool fill_pieces(struct rr_verbs_edge *edge, const struct rr_transfer *transfer, bool inlined,
+			struct rr_ibv_sge *sges)
+{
+	for (uint32_t i = 0; i < transfer->piece_count; i++) {
+		const struct rr_registration *registration = NULL;
+
+		sges[i] = (struct rr_ibv_sge){.addr = (uint64_t)(uintptr_t)transfer->pieces[i].iov_base,
+					      .length = (uint32_t)transfer->pieces[i].iov_len};
+		if (inlined)
+			continue;
+		if (rr_domain_find(edge->domain, transfer->pieces[i].iov_base, transfer->pieces[i].iov_len, &registration) < 0 ||
+		    !registration)
+			return false;
+		sges[i].lkey = registration->mr->lkey;
+	}
+	return true;
+}
+
+/* The payload's own request, to go before the line. held: the device reads our caller's memory after this call. */
+static bool fill_payload(struct rr_verbs_edge *edge, const struct rr_transfer *transfer, struct rr_ibv_send_wr *wr,
+			 struct rr_ibv_sge *sges, bool *held)
+{
+	uint64_t slot = edge->slots_at + (uint64_t)edge->reserved_slot * RR_CACHE_LINE;
+	uint32_t inline_bytes = edge->queues[edge->serial % edge->settings.qps].inline_bytes;
+	bool inlined = transfer->bytes <= inline_bytes;
+
+	*wr = (struct rr_ibv_send_wr){.sg_list = sges, .num_sge = 1, .opcode = RR_IBV_WR_RDMA_WRITE,
+				      .send_flags = inlined ? RR_IBV_SEND_INLINE : 0};
+	if (transfer->mode == RR_MODE_WRITE) {
+		wr->wr.rdma.remote_addr = edge->places[transfer->buffer].base + transfer->coordinate;
+		wr->wr.rdma.rkey = edge->places[transfer->buffer].region;
+	} else {
+		wr->wr.rdma.remote_addr = edge->peer_address + slot;
+		wr->wr.rdma.rkey = edge->peer_key;
+	}
+	if (edge->way == RR_WAY_STAGED) {
+		sges[0] = (struct rr_ibv_sge){.addr = (uint64_t)(uintptr_t)(edge->outbound + slot), .length = transfer->bytes,
+					      .lkey = edge->outbound_mr->lkey};
+		return true;
+	}
+	wr->num_sge = (int)transfer->piece_count;
+	*held = !inlined;
+	return fill_pieces(edge, transfer, inlined, sges);
+}
+
+/* Half of what there is in use, or too little left for the largest slice wherever it may begin. */
+static bool runs_low(const struct rr_verbs_edge *edge)
+{
+	uint64_t whole = edge->slot_bytes * edge->slot_count;
+	uint64_t left = whole - (edge->room_end - edge->room_begin);
+
+	return left < 2 * edge->slot_bytes || left < whole / 2 || in_flight(edge) >= RR_RING_COUNT / 2;
+}
+
+void rr_verbs_commit(struct rr_link *link, const struct rr_transfer *transfer)
+{
+	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
+	struct rr_data *line = rr_verbs_line(edge->outbound, edge->serial);
+	uint32_t queue = (uint32_t)(edge->serial % edge->settings.qps);
+	struct rr_ibv_send_wr payload;
+	struct rr_ibv_sge sges[RR_PIECES_MAX];
+	bool beside = edge->way == RR_WAY_BESIDE, held = false;
+
+	if (edge->failed)
+		return;
+	if (!beside && !fill_payload(edge, transfer, &payload, sges, &held)) {
+		rr_fail(RR_ERR_ARGUMENT, "registered memory was freed while an operation uses it");
+		rr_verbs_lose(edge);
+		return;
+	}
+	edge->room_end = edge->reserved_end;
+	edge->room_after[edge->serial % RR_RING_COUNT] = edge->room_end;
+	edge->serial++;
+	line->op = transfer->op;
+	line->order = transfer->order;
+	line->slice = transfer->slice;
+	line->bytes = transfer->bytes;
+	line->epoch = 0;
+	line->mode = transfer->mode;
+	line->slot = edge->reserved_slot;
+	line->coordinate = transfer->coordinate;
+	memset(line->reserved, 0, sizeof(line->reserved));
+	line->reserved[0] = (uint8_t)((beside ? RR_DATA_BESIDE : 0) | (runs_low(edge) ? RR_DATA_WANTED : 0));
+	rr_note64(&line->serial, edge->serial);
+	rr_verbs_post_line(edge, queue, (uint64_t)((uint8_t *)line - edge->outbound),
+			   (uint32_t)sizeof(*line) + (beside ? transfer->bytes : 0),
+			   RR_IMM_DATA << RR_IMM_BITS | (uint32_t)((edge->serial - 1) & RR_IMM_MASK), beside ? NULL : &payload, held);
+	edge->request_of[(edge->serial - 1) % RR_RING_COUNT] = held ? edge->queues[queue].posted : 0;
+	link->held = link->held || held;
+	link->sent++;
+	link->bytes += transfer->bytes;
+	link->dirty = true;
+	rr_verbs_moved(edge);
+}
+
+void rr_verbs_take_credit(struct rr_verbs_edge *edge, uint32_t low)
+{
+	uint32_t more = (low - (uint32_t)edge->credited) & RR_IMM_MASK;
+
+	if (more > in_flight(edge)) {
+		rr_fail(RR_ERR_PROTOCOL, "rank %d released more than it was sent", edge->peer);
+		rr_verbs_lose(edge);
+		return;
+	}
+	edge->credited += more;
+	edge->room_begin = edge->credited == edge->serial ? edge->room_end
+							  : edge->room_after[(edge->credited - 1) % RR_RING_COUNT];
+}
+
+/* The sooner of the peer's credit and the end of our requests; what was copied is released at once. */
+uint64_t rr_verbs_released(struct rr_link *link)
+{
+	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
+
+	while (edge->sent_whole != edge->serial &&
+	       ((int64_t)(edge->credited - edge->sent_whole) > 0 ||
+		edge->queues[edge->sent_whole % edge->settings.qps].completed >=
+			edge->request_of[edge->sent_whole % RR_RING_COUNT]))
+		edge->sent_whole++;
+	return edge->sent_whole - edge->serial_start;
+}
+
+/* ---- tiny messages, and what waits ---- */
+
+rr_status rr_verbs_tiny_post(struct rr_link *link, uint64_t tag, const void *payload, uint32_t bytes)
+{
+	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
+	uint32_t serial = (uint32_t)(tag >> 32), which = serial & 1;
+	rr_status status = rr_verbs_memory(edge);
+	uint8_t *line;
+
+	if (status < 0)
+		return status;
+	if (bytes > RR_MAILBOX_BYTES)
+		return rr_fail(RR_ERR_PROTOCOL, "a tiny message of %u bytes: at most %u", bytes, RR_MAILBOX_BYTES);
+	if (edge->tiny_pending & 1u << which)
+		return RR_AGAIN;
+	line = edge->outbound + edge->tinies_at + which * RR_EDGE_TINY_BYTES;
+	memcpy(line, &tag, sizeof(tag));
+	memcpy(line + sizeof(tag), payload, bytes);
+	edge->tiny_bytes[which] = bytes;
+	edge->tiny_serials[which] = serial;
+	edge->tiny_pending |= 1u << which;
+	status = rr_verbs_join(edge);
+	if (status < 0)
+		return status;
+	rr_verbs_send_waiting(edge);
+	return RR_OK;
+}
+
+static void send_tiny(struct rr_verbs_edge *edge, uint32_t which)
+{
+	edge->tiny_pending &= ~(1u << which);
+	rr_verbs_post_line(edge, 0, edge->tinies_at + which * RR_EDGE_TINY_BYTES,
+			   edge->tiny_bytes[which] + (uint32_t)sizeof(uint64_t),
+			   RR_IMM_TINY << RR_IMM_BITS | (edge->tiny_serials[which] & RR_IMM_MASK), NULL, false);
+	rr_verbs_moved(edge);
+}
+
+void rr_verbs_send_waiting(struct rr_verbs_edge *edge)
+{
+	if (edge->state != RR_VERBS_UP || edge->failed)
+		return;
+	if (edge->tiny_pending == 3) { /* both before the edge was up: the older first */
+		uint32_t older = (int32_t)(edge->tiny_serials[1] - edge->tiny_serials[0]) > 0 ? 0 : 1;
+		if (rr_verbs_room(edge, 0, 1))
+			send_tiny(edge, older);
+	}
+	for (uint32_t which = 0; which < 2; which++)
+		if (edge->tiny_pending & 1u << which && rr_verbs_room(edge, 0, 1))
+			send_tiny(edge, which);
+	if (edge->credit_due && rr_verbs_room(edge, 0, 1)) {
+		edge->credit_due = false;
+		edge->credits_given = edge->next;
+		rr_verbs_post_line(edge, 0, 0, 0, RR_IMM_CREDIT << RR_IMM_BITS | (uint32_t)(edge->next & RR_IMM_MASK), NULL, false);
+	}
+}

@@ -1,0 +1,404 @@
+/*
+ * verbs_setup.c - how an edge over verbs comes up, and goes.
+ *
+ *   COLD --want--> WANTED --control connection up--> MADE --their parameters--> CONNECTED --their READY--> UP
+ *                            memory, queue pairs in INIT      RTR, RTS; READY sent
+ *                            with all receives posted;
+ *                            parameters sent
+ *
+ * Nothing is sent on a queue pair before the peer's READY: then its receives are posted and it is in RTR.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+#include "clock.h"
+#include "memory.h"
+#include "status.h"
+#include "verbs_edge.h"
+
+#define PAGE_BYTES 4096u
+#define BLAME_NS (500 * RR_NS_PER_MS) /* in which the peer's own record of a failure, or its death, is told */
+
+/* What is asked of a queue pair, best first: a device may refuse much. */
+static const struct {
+	uint32_t inline_bytes, sges;
+} wishes[] = {{RR_EDGE_LINE_BYTES, RR_PIECES_MAX}, {RR_EDGE_LINE_BYTES, 4}, {sizeof(struct rr_data), 4}, {0, 4}, {0, 1}};
+
+/* ---- failure ---- */
+
+void rr_verbs_lose(struct rr_verbs_edge *edge)
+{
+	rr_error *error = rr_error_here();
+
+	if (edge->failed)
+		return;
+	edge->failed = true;
+	edge->failed_ns = rr_now_ns();
+	edge->failed_of_peer = false;
+	edge->failed_by_flush = false;
+	error->peer = edge->peer;
+	snprintf(error->transport, sizeof(error->transport), "verbs");
+	edge->failure = *error;
+}
+
+rr_status rr_verbs_health(struct rr_verbs_edge *edge)
+{
+	if (edge->domain && edge->state >= RR_VERBS_MADE && edge->state != RR_VERBS_SEVERED &&
+	    (!edge->failed || edge->failed_of_peer) &&
+	    rr_domain_look(edge->domain, edge->rail.port, edge, false) < 0) {
+		edge->failed = false; /* the device's own event is the better cause */
+		rr_verbs_lose(edge);
+	}
+	if (!edge->failed)
+		return RR_OK;
+	if (edge->failed_of_peer && rr_now_ns() - edge->failed_ns < BLAME_NS)
+		return RR_AGAIN;
+	return rr_error_set(&edge->failure);
+}
+
+/* ---- made ---- */
+
+rr_status rr_verbs_memory(struct rr_verbs_edge *edge)
+{
+	uint64_t lines = (uint64_t)RR_RING_COUNT * RR_EDGE_LINE_BYTES;
+	uint64_t slots = edge->slot_bytes * edge->slot_count;
+	rr_status status;
+	void *memory;
+
+	if (edge->inbound)
+		return RR_OK;
+	edge->opens_at = lines;
+	edge->tinies_at = edge->opens_at + RR_EDGE_OPENS * RR_EDGE_OPEN_BYTES;
+	edge->slots_at = (edge->tinies_at + 2 * RR_EDGE_TINY_BYTES + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+	edge->area_bytes = edge->slots_at + slots;
+	status = rr_memory_available(2 * edge->area_bytes, "slots of a link");
+	if (status < 0)
+		return status;
+	/* Shared: a fork must not copy these pages away from under the device. */
+	memory = mmap(NULL, 2 * edge->area_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return rr_fail(RR_ERR_NO_MEMORY, "no %llu bytes for the slots of a link: %s",
+			       (unsigned long long)(2 * edge->area_bytes), strerror(errno));
+	edge->inbound = memory;
+	edge->outbound = edge->inbound + edge->area_bytes;
+	return RR_OK;
+}
+
+static rr_status make_memory_regions(struct rr_verbs_edge *edge)
+{
+	edge->inbound_mr = edge->verbs->reg_mr(edge->domain->pd, edge->inbound, edge->area_bytes,
+					       RR_IBV_ACCESS_LOCAL_WRITE | RR_IBV_ACCESS_REMOTE_WRITE);
+	if (!edge->inbound_mr)
+		return rr_domain_memory_refused(edge->domain, "slots", edge->area_bytes);
+	edge->outbound_mr = edge->verbs->reg_mr(edge->domain->pd, edge->outbound, edge->area_bytes, RR_IBV_ACCESS_LOCAL_WRITE);
+	if (!edge->outbound_mr)
+		return rr_domain_memory_refused(edge->domain, "staging", edge->area_bytes);
+	return RR_OK;
+}
+
+static rr_status refused(const struct rr_verbs_edge *edge, const char *what)
+{
+	return rr_fail(RR_ERR_LINK, "device %s gives no %s for the edge %s: %s", edge->rail.device, what, edge->what,
+		       strerror(errno));
+}
+
+static uint32_t sends_of(const struct rr_verbs_edge *edge)
+{
+	int most = edge->domain->attributes.max_qp_wr;
+
+	return most > 0 && (uint32_t)most < RR_EDGE_SENDS ? (uint32_t)most : RR_EDGE_SENDS;
+}
+
+static uint32_t receives_of(uint32_t queue)
+{
+	return queue == 0 ? RR_EDGE_RECEIVES : RR_EDGE_RECEIVES_MORE;
+}
+
+static rr_status make_completions(struct rr_verbs_edge *edge)
+{
+	int entries = 0;
+
+	for (uint32_t q = 0; q < edge->settings.qps; q++)
+		entries += (int)(receives_of(q) + sends_of(edge)); /* for all that can be under way: it cannot overrun */
+	edge->channel = edge->verbs->create_comp_channel(edge->domain->context);
+	if (!edge->channel)
+		return refused(edge, "completion channel");
+	if (fcntl(edge->channel->fd, F_SETFL, fcntl(edge->channel->fd, F_GETFL) | O_NONBLOCK) < 0)
+		return rr_fail(RR_ERR_SYSTEM, "fcntl of a completion channel: %s", strerror(errno));
+	edge->cq = edge->verbs->create_cq(edge->domain->context, entries, edge, edge->channel, 0);
+	if (!edge->cq)
+		return refused(edge, "completion queue");
+	return rr_far_sleep_on(edge->far, edge->channel->fd);
+}
+
+static rr_status make_queue(struct rr_verbs_edge *edge, uint32_t q)
+{
+	struct rr_verbs_queue *queue = &edge->queues[q];
+	struct rr_ibv_qp_init_attr made;
+	rr_status status;
+
+	for (size_t w = 0; !queue->qp && w < sizeof(wishes) / sizeof(wishes[0]); w++) {
+		int most = edge->domain->attributes.max_sge;
+		made = (struct rr_ibv_qp_init_attr){.qp_context = edge, .send_cq = edge->cq, .recv_cq = edge->cq,
+						    .qp_type = RR_IBV_QPT_RC};
+		made.cap.max_send_wr = sends_of(edge);
+		made.cap.max_recv_wr = receives_of(q);
+		made.cap.max_send_sge = most > 0 && (uint32_t)most < wishes[w].sges ? (uint32_t)most : wishes[w].sges;
+		made.cap.max_recv_sge = 1;
+		made.cap.max_inline_data = wishes[w].inline_bytes;
+		queue->qp = edge->verbs->create_qp(edge->domain->pd, &made);
+	}
+	if (!queue->qp)
+		return refused(edge, "queue pair");
+	queue->depth = made.cap.max_send_wr < RR_EDGE_SENDS ? made.cap.max_send_wr : RR_EDGE_SENDS;
+	queue->inline_bytes = made.cap.max_inline_data;
+	queue->sge_max = made.cap.max_send_sge < RR_PIECES_MAX ? made.cap.max_send_sge : RR_PIECES_MAX;
+	if (queue->depth < RR_EDGE_SENDS_MIN)
+		return rr_fail(RR_ERR_LINK, "device %s allows %u requests a queue pair: at least %u are needed", edge->rail.device,
+			       queue->depth, RR_EDGE_SENDS_MIN);
+	if (getrandom(&queue->psn, sizeof(queue->psn), GRND_NONBLOCK) != sizeof(queue->psn))
+		queue->psn = (uint32_t)rr_now_ns();
+	queue->psn &= RR_PSN_MASK;
+	status = rr_qp_init(edge->verbs, queue->qp, edge->rail.port, edge->what);
+	return status < 0 ? status : rr_verbs_post_receives(edge, q, receives_of(q));
+}
+
+static rr_status make(struct rr_verbs_edge *edge)
+{
+	rr_status status = rr_verbs_memory(edge);
+
+	if (status == RR_OK)
+		status = rr_domain_get(edge->far, edge->rail.device, &edge->domain);
+	if (status == RR_OK)
+		status = make_memory_regions(edge);
+	if (status == RR_OK)
+		status = make_completions(edge);
+	for (uint32_t q = 0; status == RR_OK && q < edge->settings.qps; q++)
+		status = make_queue(edge, q);
+	return status; /* what was made goes with the edge */
+}
+
+/* ---- messages ---- */
+
+static void fill_parameters(const struct rr_verbs_edge *edge, enum rr_verbs_message kind, struct rr_verbs_parameters *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->magic = RR_VERBS_MAGIC;
+	out->kind = kind;
+	out->qps = edge->settings.qps;
+	out->slot_count = edge->slot_count;
+	out->slot_bytes = edge->slot_bytes;
+	out->address = (uint64_t)(uintptr_t)edge->inbound;
+	out->bytes = edge->area_bytes;
+	out->key = edge->inbound_mr->rkey;
+	out->serial = (uint32_t)edge->serial_start;
+	memcpy(out->gid, edge->pair.our_gid.gid, sizeof(out->gid));
+	out->lid = edge->rail.lid;
+	out->port = edge->rail.port;
+	for (uint32_t q = 0; q < edge->settings.qps; q++) {
+		out->numbers[q] = edge->queues[q].qp->qp_num;
+		out->psns[q] = edge->queues[q].psn;
+	}
+}
+
+/* All that the peer said, before any of it is used. */
+static rr_status check_parameters(const struct rr_verbs_edge *edge, const struct rr_verbs_parameters *theirs)
+{
+	if (theirs->qps != edge->settings.qps)
+		return rr_fail(RR_ERR_SETUP, "verbs.qps is %u on rank %d and %u on rank %d: it must be equal", edge->settings.qps,
+			       edge->rank, theirs->qps, edge->peer);
+	if (theirs->slot_bytes != edge->slot_bytes || theirs->slot_count != edge->slot_count)
+		return rr_fail(RR_ERR_SETUP, "slots are %u x %llu bytes on rank %d and %u x %llu on rank %d: they must be equal",
+			       edge->slot_count, (unsigned long long)edge->slot_bytes, edge->rank, theirs->slot_count,
+			       (unsigned long long)theirs->slot_bytes, edge->peer);
+	if (theirs->bytes != edge->area_bytes || theirs->address + theirs->bytes < theirs->address ||
+	    theirs->serial != (uint32_t)edge->serial_start)
+		return rr_fail(RR_ERR_PROTOCOL, "rank %d lays out its link in another way: is another version at the other end?",
+			       edge->peer);
+	if (memcmp(theirs->gid, edge->pair.their_gid.gid, sizeof(theirs->gid)) != 0)
+		return rr_fail(RR_ERR_SETUP, "rank %d uses another GID than it told at the beginning: did its addresses change?",
+			       edge->peer);
+	for (uint32_t q = 0; q < theirs->qps; q++)
+		if (theirs->numbers[q] > RR_PSN_MASK || theirs->psns[q] > RR_PSN_MASK)
+			return rr_fail(RR_ERR_PROTOCOL, "rank %d has a queue pair 0x%x with serial 0x%x: both have 24 bits",
+				       edge->peer, theirs->numbers[q], theirs->psns[q]);
+	return RR_OK;
+}
+
+static rr_status connect_queues(struct rr_verbs_edge *edge)
+{
+	rr_status status = check_parameters(edge, &edge->theirs);
+
+	for (uint32_t q = 0; status == RR_OK && q < edge->settings.qps; q++) {
+		struct rr_verbs_queue *queue = &edge->queues[q];
+		queue->peer_number = edge->theirs.numbers[q];
+		status = rr_qp_rtr(edge->verbs, queue->qp, edge->rail.port, &edge->settings, &edge->pair, queue->peer_number,
+				   edge->theirs.psns[q], edge->what);
+		if (status == RR_OK)
+			status = rr_qp_rts(edge->verbs, queue->qp, &edge->settings, queue->psn, edge->what);
+	}
+	edge->peer_address = edge->theirs.address;
+	edge->peer_key = edge->theirs.key;
+	return status;
+}
+
+static rr_status send_message(struct rr_verbs_edge *edge, enum rr_verbs_message kind, bool *sent)
+{
+	struct rr_verbs_parameters message;
+	rr_status status;
+
+	if (*sent)
+		return RR_OK;
+	fill_parameters(edge, kind, &message);
+	status = rr_far_send(edge->far, edge->peer, &message, sizeof(message));
+	*sent = status == RR_OK;
+	return status;
+}
+
+/* As far as it goes now. */
+static rr_status advance(struct rr_verbs_edge *edge)
+{
+	rr_status status = RR_OK;
+
+	if (edge->state < RR_VERBS_MADE) {
+		status = make(edge);
+		if (status == RR_OK)
+			edge->state = RR_VERBS_MADE;
+	}
+	if (status == RR_OK)
+		status = send_message(edge, RR_VERBS_PARAMETERS, &edge->parameters_sent);
+	if (status == RR_OK && edge->state == RR_VERBS_MADE && edge->theirs_known) {
+		status = connect_queues(edge);
+		if (status == RR_OK)
+			edge->state = RR_VERBS_CONNECTED;
+	}
+	if (status == RR_OK && edge->state == RR_VERBS_CONNECTED)
+		status = send_message(edge, RR_VERBS_READY, &edge->ready_sent);
+	if (status == RR_OK && edge->state == RR_VERBS_CONNECTED && edge->ready_sent && edge->ready_known)
+		edge->state = RR_VERBS_UP;
+	if (status < 0)
+		rr_verbs_lose(edge);
+	else if (edge->state == RR_VERBS_UP)
+		rr_verbs_send_waiting(edge);
+	return status;
+}
+
+static void edge_up(void *user)
+{
+	struct rr_verbs_edge *edge = user;
+
+	if (!edge->failed && edge->state < RR_VERBS_UP)
+		advance(edge); /* an error is told by the next call that has a status */
+}
+
+static void edge_message(void *user, const void *body, uint32_t bytes)
+{
+	struct rr_verbs_edge *edge = user;
+	struct rr_verbs_parameters message;
+
+	if (edge->failed || edge->state >= RR_VERBS_UP)
+		return;
+	if (bytes != sizeof(message)) {
+		rr_fail(RR_ERR_PROTOCOL, "rank %d sent %u bytes to set up a link: expected are %zu", edge->peer, bytes,
+			sizeof(message));
+		rr_verbs_lose(edge);
+		return;
+	}
+	memcpy(&message, body, sizeof(message));
+	if (message.magic == RR_VERBS_MAGIC && message.kind == RR_VERBS_PARAMETERS && !edge->theirs_known) {
+		edge->theirs = message;
+		edge->theirs_known = true;
+	} else if (message.magic == RR_VERBS_MAGIC && message.kind == RR_VERBS_READY && edge->theirs_known) {
+		edge->ready_known = true;
+	} else {
+		rr_fail(RR_ERR_PROTOCOL, "rank %d sent what does not set up a link (0x%x, kind %u)", edge->peer, message.magic,
+			message.kind);
+		rr_verbs_lose(edge);
+		return;
+	}
+	if (rr_far_state(edge->far, edge->peer) == RR_EDGE_UP)
+		advance(edge);
+}
+
+const struct rr_edge_ops rr_verbs_edge_ops = {.up = edge_up, .message = edge_message};
+
+rr_status rr_verbs_join(struct rr_verbs_edge *edge)
+{
+	rr_status status = rr_verbs_health(edge);
+
+	if (status != RR_OK)
+		return status;
+	if (edge->state == RR_VERBS_UP)
+		return RR_OK;
+	if (edge->state == RR_VERBS_SEVERED)
+		return rr_fail(RR_ERR_LINK, "the edge %s was severed after an error", edge->what);
+	if (edge->state == RR_VERBS_COLD)
+		edge->state = RR_VERBS_WANTED;
+	if (rr_far_state(edge->far, edge->peer) == RR_EDGE_UP)
+		status = advance(edge);
+	else
+		status = rr_far_want(edge->far, edge->peer);
+	if (status < 0)
+		return status;
+	return edge->state == RR_VERBS_UP ? RR_OK : RR_AGAIN;
+}
+
+/* ---- gone ---- */
+
+void rr_verbs_sever(struct rr_verbs_edge *edge)
+{
+	if (edge->state == RR_VERBS_SEVERED)
+		return;
+	for (uint32_t q = 0; q < edge->settings.qps; q++)
+		if (edge->queues[q].qp)
+			rr_qp_error(edge->verbs, edge->queues[q].qp); /* one that cannot go there does not send either */
+	if (edge->inbound_mr)
+		edge->verbs->dereg_mr(edge->inbound_mr);
+	if (edge->outbound_mr)
+		edge->verbs->dereg_mr(edge->outbound_mr);
+	edge->inbound_mr = NULL;
+	edge->outbound_mr = NULL;
+	if (edge->domain)
+		rr_domain_sever(edge->domain); /* the communicator is lost: all its edges over this device are */
+	edge->state = RR_VERBS_SEVERED;
+}
+
+static void drain_events(struct rr_verbs_edge *edge)
+{
+	struct rr_ibv_cq *cq;
+	void *user;
+
+	while (edge->verbs->get_cq_event(edge->channel, &cq, &user) == 0)
+		edge->verbs->ack_cq_events(cq, 1); /* destroying a queue waits for it */
+}
+
+/* In the reverse order; one that fails leaves the others to go. */
+void rr_verbs_destroy(struct rr_verbs_edge *edge)
+{
+	if (edge->domain)
+		rr_domain_look(edge->domain, edge->rail.port, edge, true); /* events name queues that go now */
+	for (uint32_t q = 0; q < edge->settings.qps; q++)
+		if (edge->queues[q].qp)
+			edge->verbs->destroy_qp(edge->queues[q].qp);
+	if (edge->inbound_mr)
+		edge->verbs->dereg_mr(edge->inbound_mr);
+	if (edge->outbound_mr)
+		edge->verbs->dereg_mr(edge->outbound_mr);
+	if (edge->channel)
+		drain_events(edge);
+	if (edge->cq)
+		edge->verbs->destroy_cq(edge->cq);
+	if (edge->channel) {
+		rr_far_sleep_off(edge->far, edge->channel->fd);
+		edge->verbs->destroy_comp_channel(edge->channel);
+	}
+	if (edge->domain)
+		rr_domain_put(edge->domain);
+	if (edge->inbound)
+		munmap(edge->inbound, 2 * edge->area_bytes);
+}
