@@ -31,6 +31,8 @@ VARIABLES: dict[str, str] = {
     "RDMARING_TRANSPORT": "what may serve edges between nodes: tcp, verbs, or both between commas",
     "RDMARING_REQUIRE": "rdma: init() raises where an edge between nodes would go over TCP",
     "RDMARING_TCP_STREAMS": "data sockets of a TCP edge between nodes, 1 to 16",
+    "RDMARING_LIBIBVERBS": "path of another libibverbs than the system's libibverbs.so.1",
+    "RDMARING_SYSFS": "another root than /sys for the facts of devices; tests set it",
     "RDMARING_CMA": "0: never read another process's ordinary memory; use slots",
     "RDMARING_SLOT_BYTES": "bytes of a slot of a shared memory link",
     "RDMARING_SLOT_COUNT": "slots of a shared memory link",

@@ -37,6 +37,7 @@ static rr_status check_options(rr_options *options, const rr_options *given)
 	options->slot_bytes = options->slot_bytes ? options->slot_bytes : SLOT_BYTES_DEFAULT;
 	options->slot_count = options->slot_count ? options->slot_count : SLOT_COUNT_DEFAULT;
 	options->tcp_streams = options->tcp_streams ? options->tcp_streams : TCP_STREAMS_DEFAULT;
+	options->transports = options->transports ? options->transports : RR_TRANSPORT_TCP | RR_TRANSPORT_VERBS;
 	if (!options->memory_budget_bytes)
 		options->memory_budget_bytes = MEMORY_BUDGET_DEFAULT;
 	if (options->slot_bytes % 4096 || options->slot_bytes > LINK_BYTES_MAX || options->slot_count > LINK_BYTES_MAX / options->slot_bytes)
@@ -54,7 +55,8 @@ static rr_status make_statistics(struct rr_comm *comm)
 	comm->link_stats = calloc(world, sizeof(rr_link_stats));
 	comm->node = calloc(world, sizeof(int32_t));
 	comm->pages = calloc(world, sizeof(struct rr_page *));
-	if (comm->sent_before && comm->received_before && comm->link_stats && comm->node && comm->pages)
+	comm->not_verbs = calloc(world, sizeof(*comm->not_verbs));
+	if (comm->not_verbs && comm->sent_before && comm->received_before && comm->link_stats && comm->node && comm->pages)
 		return RR_OK;
 	return rr_fail(RR_ERR_NO_MEMORY, "no memory for statistics of %d links", comm->world);
 }
@@ -73,6 +75,7 @@ static void free_comm(struct rr_comm *comm)
 	free(comm->link_stats);
 	free(comm->node);
 	free(comm->pages);
+	free(comm->not_verbs);
 	free(comm);
 }
 
@@ -231,6 +234,10 @@ rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 		out->peer_pid = comm->pages[peer]->pid;
 		rr_far_facts(comm->far, peer, out);
 		link->ops->describe(comm->engine.out[peer], out);
+		if (comm->not_verbs[peer][0]) {
+			size_t used = strlen(out->reason);
+			snprintf(out->reason + used, sizeof(out->reason) - used, "%s%s", used ? "; " : "", comm->not_verbs[peer]);
+		}
 	}
 	out->sent_bytes = link->bytes + comm->mailbox_sent_bytes;
 	out->received_bytes = comm->engine.in[peer]->bytes + comm->mailbox_sent_bytes;

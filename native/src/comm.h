@@ -51,6 +51,7 @@ struct rr_comm {
 	struct rr_far *far;       /* those of others; NULL where there are none */
 	int32_t *node;            /* [world] */
 	struct rr_page **pages;   /* [world]: of near ranks their own, of far ranks the mirror */
+	char (*not_verbs)[192];   /* [world] why an edge between nodes is not served by RDMA */
 	char apart[256];          /* why ranks that tell of this host are not of this node */
 	struct rr_engine engine;
 	struct rr_trace *trace; /* the last one started; the engine has it while tracing is on */

@@ -15,6 +15,7 @@
 
 #include "net.h"
 #include "rdmaring.h"
+#include "verbs_device.h"
 
 #define RR_TOKEN_BYTES 16u
 
@@ -40,6 +41,9 @@ struct rr_hello {
 	uint16_t reserved;
 	uint32_t address_count;
 	struct rr_net_address addresses[RR_NET_ADDRESSES_MAX];
+	char rail_reason[192]; /* why there are no rails, or not more */
+	uint32_t rail_count;
+	struct rr_rail rails[RR_RAILS_MAX]; /* RDMA ports that may serve edges to other nodes */
 };
 
 /* All but what shm and far fill in. */

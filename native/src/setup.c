@@ -7,6 +7,7 @@
 #include "comm.h"
 #include "link_shm.h"
 #include "link_tcp.h"
+#include "link_verbs.h"
 #include "order.h"
 #include "status.h"
 
@@ -51,16 +52,53 @@ static rr_status open_near(struct rr_comm *comm, int32_t r)
 	return status;
 }
 
-static rr_status open_far(struct rr_comm *comm, int32_t r)
+/* The local rank of the edge's lower rank: both ends take turns among the rails alike. */
+static uint32_t turn_of(const struct rr_comm *comm, int32_t r)
 {
-	if (comm->options.require_rdma)
-		return rr_fail(RR_ERR_SETUP, "RDMA is required, and the edge to rank %d has none", r);
+	int32_t lower = r < comm->rank ? r : comm->rank;
+	uint32_t turn = 0;
+
+	for (int32_t i = 0; i < lower; i++)
+		turn += comm->node[i] == comm->node[lower];
+	return turn;
+}
+
+/* Both ends compute the same from the hellos. The reason tells why it is not verbs. */
+static bool match_rails(struct rr_comm *comm, const struct rr_hello *hellos, int32_t r, struct rr_rail_pair *pair)
+{
+	const struct rr_hello *ours = &hellos[comm->rank], *theirs = &hellos[r];
+	char why[192] = "";
+
+	if (rr_rails_match(ours->rails, ours->rail_count, theirs->rails, theirs->rail_count, turn_of(comm, r), pair, why,
+			   sizeof(why)))
+		return true;
+	if (!ours->rail_count)
+		snprintf(comm->not_verbs[r], sizeof(comm->not_verbs[r]), "no RDMA: rank %d: %.150s", comm->rank, ours->rail_reason);
+	else if (!theirs->rail_count)
+		snprintf(comm->not_verbs[r], sizeof(comm->not_verbs[r]), "no RDMA: rank %d: %.150s", r, theirs->rail_reason);
+	else
+		snprintf(comm->not_verbs[r], sizeof(comm->not_verbs[r]), "no RDMA: %.170s", why);
+	return false;
+}
+
+static rr_status open_far(struct rr_comm *comm, const struct rr_hello *hellos, int32_t r)
+{
+	struct rr_rail_pair pair = {0};
+
 	comm->pages[r] = rr_far_page(comm->far, r);
+	if (match_rails(comm, hellos, r, &pair))
+		return rr_link_verbs_open(comm->far, comm->rank, r, &hellos[comm->rank].rails[pair.our_rail], &pair,
+					  &comm->options, &comm->engine.out[r], &comm->engine.in[r]);
+	if (comm->options.require_rdma || !(comm->options.transports & RR_TRANSPORT_TCP)) {
+		rr_fail(RR_ERR_SETUP, "RDMA is required, and the edge to rank %d has none: %s", r, comm->not_verbs[r]);
+		strcpy(rr_error_here()->hint, "rdmaring doctor shows this machine's RDMA devices and what is wrong with them");
+		return RR_ERR_SETUP;
+	}
 	return rr_link_tcp_open(comm->far, r, comm->options.tcp_streams, comm->options.slot_bytes, &comm->engine.out[r],
 				&comm->engine.in[r]);
 }
 
-static rr_status open_links(struct rr_comm *comm)
+static rr_status open_links(struct rr_comm *comm, const struct rr_hello *hellos)
 {
 	rr_status status = RR_OK;
 
@@ -68,9 +106,18 @@ static rr_status open_links(struct rr_comm *comm)
 		if (r == comm->rank)
 			comm->pages[r] = comm->shm.page;
 		else
-			status = rr_shm_has(&comm->shm, r) ? open_near(comm, r) : open_far(comm, r);
+			status = rr_shm_has(&comm->shm, r) ? open_near(comm, r) : open_far(comm, hellos, r);
 	}
 	return status;
+}
+
+static rr_status find_rails(const struct rr_comm *comm, struct rr_hello *own)
+{
+	if (comm->options.transports & RR_TRANSPORT_VERBS)
+		return rr_rails_find(&comm->options.verbs, own->rails, &own->rail_count, own->rail_reason,
+				     sizeof(own->rail_reason));
+	snprintf(own->rail_reason, sizeof(own->rail_reason), "its settings allow TCP only");
+	return RR_OK;
 }
 
 /* After the last exchange: all that follows is this rank's own. */
@@ -128,6 +175,8 @@ rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user)
 	}
 	if (status >= 0)
 		status = rr_far_prepare(comm->rank, comm->world, own, &comm->far);
+	if (status >= 0)
+		status = find_rails(comm, own);
 	if (!comm->shm.peers || !comm->shm.index) /* without them nothing can go on, not even together */
 		goto close_listener;
 	own->status = status;
@@ -140,7 +189,7 @@ close_listener:
 	if (listener >= 0)
 		close(listener);
 	if (status >= 0)
-		status = open_links(comm);
+		status = open_links(comm, hellos);
 	if (status >= 0)
 		status = rr_shm_start(&comm->shm, comm->far ? rr_far_bell(comm->far) : -1);
 free_both:
