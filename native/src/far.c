@@ -193,16 +193,19 @@ const char *rr_far_lost(const struct rr_far *far, int32_t peer)
 
 void rr_far_path(const struct rr_far *far, int32_t peer, char *text, size_t size)
 {
-	const struct rr_edge *edge = &far->edges[peer];
+	snprintf(text, size, "%s", far->edges[peer].path);
+}
+
+/* Kept beyond the connection: whoever asks may do so when the peer has closed. */
+static void keep_path(struct rr_edge *edge)
+{
 	struct sockaddr_storage own = {0}, other = {0};
 	socklen_t own_size = sizeof(own), other_size = sizeof(other);
 	char here[RR_NET_TEXT_BYTES], there[RR_NET_TEXT_BYTES];
 
-	text[0] = 0;
-	if (edge->socket < 0 || getsockname(edge->socket, (struct sockaddr *)&own, &own_size) != 0 ||
-	    getpeername(edge->socket, (struct sockaddr *)&other, &other_size) != 0)
-		return;
-	snprintf(text, size, "%s -> %s", rr_net_text(&own, here), rr_net_text(&other, there));
+	if (getsockname(edge->socket, (struct sockaddr *)&own, &own_size) == 0 &&
+	    getpeername(edge->socket, (struct sockaddr *)&other, &other_size) == 0)
+		snprintf(edge->path, sizeof(edge->path), "%s -> %s", rr_net_text(&own, here), rr_net_text(&other, there));
 }
 
 void rr_far_facts(const struct rr_far *far, int32_t peer, rr_link_facts *facts)
@@ -322,6 +325,7 @@ void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, in
 	edge->state = RR_EDGE_UP;
 	edge->got = 0;
 	rr_net_watch_host(socket);
+	keep_path(edge);
 	rr_far_watch(far, socket, RR_FAR_TAG_EDGE(edge->peer), false);
 	if (edge->ops && edge->ops->up)
 		edge->ops->up(edge->user);

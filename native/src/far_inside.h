@@ -80,6 +80,7 @@ struct rr_edge {
 	char failure[160];             /* of the last try */
 	/* the control connection */
 	int socket;
+	char path[2 * RR_NET_TEXT_BYTES + 8]; /* for people */
 	uint8_t *input;
 	uint32_t got;
 	int lost_errno; /* once ENDED without CLOSED */
