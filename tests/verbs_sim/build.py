@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import subprocess
@@ -44,6 +45,7 @@ def _compile(name: str, sources: list[Path], options: list[str]) -> Path:
     return target
 
 
+@functools.cache
 def library(without: tuple[str, ...] = ()) -> Path:
     """The library, to be given as RDMARING_LIBIBVERBS.
 
@@ -64,6 +66,7 @@ def library(without: tuple[str, ...] = ()) -> Path:
     return _compile("libibverbs.so.1", sorted((HERE / "src").glob("*.c")), options)
 
 
+@functools.cache
 def driver() -> Path:
     """The test program: it uses the distribution's header and is linked against the substitute."""
     so = library()

@@ -130,8 +130,39 @@ def test_addresses_are_as_configured(run: Runner) -> None:
 
 
 def test_infiniband_is_addressed_by_lid(run: Runner) -> None:
-    run("by_lid", "link_layer=infiniband")
+    run("first_row", "link_layer=infiniband")
     assert run("gid_table", "link_layer=infiniband,lid=77").output.splitlines()[0] == "link_layer 1 lid 77 mtu 4096"
+
+
+def test_a_port_may_have_ipv6_alone(run: Runner) -> None:
+    run("first_row", "gids=v2:fd00::1")
+
+
+def test_bytes_land_early_late_or_in_halves(run: Runner) -> None:
+    early, halves, late, sender_first = map(int, run("landing", "seed=5,delay_us=4000").output.split())
+    assert min(early, halves, late) > 5  # of 60; a third each, by seed
+    assert sender_first > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "outcome"),
+    [
+        ("flush_after=3", "3: Work Request Flushed Error; Work Request Flushed Error"),
+        ("drop_link_after=3", "3: transport retry counter exceeded; success"),
+        ("port_down_after=3", "3: transport retry counter exceeded; success"),
+        ("recv_wc_error=3:GENERAL_ERR", "3: success; general error"),
+        ("wc_error=3:REM_ABORT_ERR", "3: aborted error; success"),
+        ("devices=2,fault_device=0,drop_link_after=3", "3: transport retry counter exceeded; success"),
+        ("devices=2,fault_device=1,drop_link_after=3", "20: success; success"),
+        ("port_state=1", "1: transport retry counter exceeded; success"),
+    ],
+)
+def test_a_device_breaks_when_it_is_told_to(run: Runner, spec: str, outcome: str) -> None:
+    assert run("breaks", spec).output.splitlines() == [outcome]
+
+
+def test_limits_of_the_device_hold(run: Runner) -> None:
+    run("limits", "max_inline=8,max_sge=2,max_qp_wr=32,max_cqe=100,max_rd_atomic=3,memlock_kb=1028")
 
 
 REFUSED = "nonsense seed=x fail=ibv_poll_cq:1:ENOWAY gids=v3:::1 wc_error=1:SUCCESS devices=9 flush_after=0".split()

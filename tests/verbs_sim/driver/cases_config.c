@@ -53,21 +53,85 @@ CASE(gid_table)
 	close_end(&end);
 }
 
-/* InfiniBand: an address handle of a LID, without a GRH. */
-CASE(by_lid)
+/* By row 0 of the GID table; with link_layer=infiniband by LID, without a GRH. */
+CASE(first_row)
 {
 	struct path path = default_path;
 	struct end a, b;
 
 	path.gid_index = 0;
 	open_pair(&a, &b, &path);
-	describe(&a, &path);
-	CHECK(path.lid != 0);
 	CHECK_EQ(post_recv(&b, 1, 0, 0), 0);
 	CHECK_EQ(post(&a, &b, IBV_WR_RDMA_WRITE_WITH_IMM, 2, 0, 4096, IBV_SEND_SIGNALED), 0);
 	expect_wc(&b, 1, IBV_WC_SUCCESS);
 	expect_wc(&a, 2, IBV_WC_SUCCESS);
 	close_pair(&a, &b);
+}
+
+/* Writes with immediate, one at a time, until one fails at either end: its number and both statuses are printed. */
+CASE(breaks)
+{
+	enum ibv_wc_status sent = IBV_WC_SUCCESS, received = IBV_WC_SUCCESS;
+	uint64_t id = 0;
+	struct end a, b;
+
+	open_pair(&a, &b, &default_path);
+	while (sent == IBV_WC_SUCCESS && received == IBV_WC_SUCCESS && id < 20) {
+		struct ibv_wc wc;
+
+		CHECK_EQ(post_recv(&b, ++id, 0, 0), 0);
+		CHECK_EQ(post(&a, &b, IBV_WR_RDMA_WRITE_WITH_IMM, id, 0, 8, IBV_SEND_SIGNALED), 0);
+		sent = next_wc(&a).status;
+		for (uint64_t until = now_ms() + (sent == IBV_WC_SUCCESS ? WAIT_MS : 50); now_ms() < until;) {
+			if (ibv_poll_cq(b.cq, 1, &wc) == 1) {
+				received = wc.status;
+				break;
+			}
+		}
+	}
+	printf("%d: %s; %s\n", (int)id, ibv_wc_status_str(sent), ibv_wc_status_str(received));
+	close_pair(&a, &b);
+}
+
+/* max_inline=8,max_sge=2,max_qp_wr=32,max_cqe=100,max_rd_atomic=3,memlock_kb=1028 */
+CASE(limits)
+{
+	struct ibv_qp_cap good = { .max_send_wr = 32, .max_recv_wr = 32, .max_send_sge = 2, .max_recv_sge = 2,
+				   .max_inline_data = 8 };
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
+	struct path path = default_path;
+	struct ibv_device_attr device;
+	struct ibv_mr *mr;
+	struct end end;
+
+	open_end(&end, &good, 100);
+	init.send_cq = init.recv_cq = end.cq;
+	CHECK_EQ(ibv_query_device(end.context, &device), 0);
+	CHECK_EQ(device.max_sge, 2);
+	CHECK_EQ(device.max_qp_wr, 32);
+	CHECK_EQ(device.max_cqe, 100);
+	CHECK_EQ(device.max_qp_rd_atom, 3);
+	for (int over = 0; over < 5; over++) {
+		init.cap = good;
+		init.cap.max_send_wr += over == 0;
+		init.cap.max_recv_wr += over == 1;
+		init.cap.max_send_sge += over == 2;
+		init.cap.max_recv_sge += over == 3;
+		init.cap.max_inline_data += over == 4;
+		CHECK(!ibv_create_qp(end.pd, &init));
+		CHECK_EQ(errno, EINVAL);
+	}
+	CHECK(!ibv_create_cq(end.context, 101, NULL, NULL, 0));
+	CHECK_EQ(errno, EINVAL);
+	mr = ibv_reg_mr(end.pd, end.buffer, 4096, 0); /* beside the buffer's 1024 KiB */
+	CHECK(mr);
+	CHECK(!ibv_reg_mr(end.pd, end.buffer, 1, 0));
+	CHECK_EQ(errno, ENOMEM);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	describe(&end, &path);
+	to_init(&end);
+	CHECK_EQ(to_rtr(&end, &path, &path), EINVAL); /* asks for 4 reads at once */
+	close_end(&end);
 }
 
 /* fail=ibv_alloc_pd:2:ENOMEM,fail=ibv_post_send:3:EIO,fail=ibv_poll_cq:2+:EIO,unsupported=ibv_create_comp_channel */

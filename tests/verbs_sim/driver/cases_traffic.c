@@ -139,6 +139,43 @@ CASE(source_reuse)
 	close_pair(&a, &b);
 }
 
+/* How the bytes of a write come to be seen, and whether the sender is told before. */
+CASE(landing)
+{
+	enum { BYTES = 65536, ROUNDS = 60 };
+	int all_before = 0, second_half_first = 0, none_before = 0, sender_first = 0;
+	struct end a, b;
+
+	open_pair(&a, &b, &default_path);
+	memset(a.buffer, 1, BYTES);
+	for (uint64_t round = 0; round < ROUNDS; round++) {
+		volatile uint8_t *first = b.buffer, *last = b.buffer + BYTES - 1;
+		bool swapped = false, any = false, all = false, told = false;
+		struct ibv_wc wc;
+
+		memset(b.buffer, 0, BYTES);
+		CHECK_EQ(post_recv(&b, round, 0, 0), 0);
+		CHECK_EQ(post(&a, &b, IBV_WR_RDMA_WRITE_WITH_IMM, round, 0, BYTES, IBV_SEND_SIGNALED), 0);
+		while (ibv_poll_cq(b.cq, 1, &wc) == 0) {
+			swapped |= *last && !*first;
+			any |= *first || *last;
+			all |= *first && *last;
+			if (!told && ibv_poll_cq(a.cq, 1, &wc) == 1) {
+				told = true;
+				sender_first += !*first;
+			}
+		}
+		CHECK(*first && *last);
+		all_before += all && !swapped;
+		second_half_first += swapped;
+		none_before += !any;
+		if (!told)
+			expect_wc(&a, round, IBV_WC_SUCCESS);
+	}
+	printf("%d %d %d %d\n", all_before, second_half_first, none_before, sender_first);
+	close_pair(&a, &b);
+}
+
 CASE(reads)
 {
 	struct end a, b;

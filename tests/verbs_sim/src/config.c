@@ -206,6 +206,18 @@ static enum ibv_mtu mtu_of(const char *value)
 	refuse("mtu is 256, 512, 1024, 2048 or 4096", value);
 }
 
+/* N;N...: of the first, second device; the last one given holds for the others too. */
+static void read_each(unsigned *each, const char *key, char *value)
+{
+	unsigned device = 0, last = 0;
+	char *part;
+
+	while (device < SIM_DEVICES_MAX && (part = strtok_r(value, ";", &value)))
+		each[device++] = last = (unsigned)number(key, part);
+	while (device < SIM_DEVICES_MAX)
+		each[device++] = last;
+}
+
 static bool read_number(struct sim_config *config, const char *key, const char *value)
 {
 	struct { const char *key; unsigned *where; } numbers[] = {
@@ -214,8 +226,7 @@ static bool read_number(struct sim_config *config, const char *key, const char *
 		{ "max_sge", &config->max_sge }, { "max_qp_wr", &config->max_qp_wr },
 		{ "max_cqe", &config->max_cqe }, { "max_rd_atomic", &config->max_rd_atomic },
 		{ "memlock_kb", &config->memlock_kb }, { "timeout_percent", &config->timeout_percent },
-		{ "host", &config->host }, { "lid", &config->lid }, { "speed", &config->speed },
-		{ "width", &config->width }, { "port_state", &config->port_state },
+		{ "host", &config->host }, { "lid", &config->lid },
 	};
 
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
@@ -242,6 +253,14 @@ static void read_word(struct sim_config *config, char *word)
 		config->reorder_us = number(word, value) ? 300 : 0;
 	else if (!strcmp(word, "corrupt_gid"))
 		config->corrupt_gid = (int)number(word, value);
+	else if (!strcmp(word, "fault_device"))
+		config->fault_device = (int)number(word, value);
+	else if (!strcmp(word, "speed"))
+		read_each(config->speed, word, value);
+	else if (!strcmp(word, "width"))
+		read_each(config->width, word, value);
+	else if (!strcmp(word, "port_state"))
+		read_each(config->port_state, word, value);
 	else if (!strcmp(word, "mtu"))
 		config->mtu = mtu_of(value);
 	else if (!strcmp(word, "prefix") && strlen(value) < sizeof(config->prefix))
@@ -320,9 +339,13 @@ void sim_config_read(struct sim_config *config)
 	*config = (struct sim_config){
 		.seed = 1, .devices = 1, .prefix = "sim", .link_layer = IBV_LINK_LAYER_ETHERNET, .mtu = IBV_MTU_4096,
 		.max_inline = 220, .max_sge = SIM_SGE_MAX, .max_qp_wr = 8192, .max_cqe = 1u << 20, .max_rd_atomic = 16,
-		.timeout_percent = 10, .corrupt_gid = -1, .speed = 32, .width = 2, .port_state = IBV_PORT_ACTIVE,
-		.host = default_host(),
+		.timeout_percent = 10, .corrupt_gid = -1, .fault_device = -1, .host = default_host(),
 	};
+	for (int device = 0; device < SIM_DEVICES_MAX; device++) {
+		config->speed[device] = 32;
+		config->width[device] = 2;
+		config->port_state[device] = IBV_PORT_ACTIVE;
+	}
 	for (int action = 0; action < SIM_ACTION_COUNT; action++)
 		config->triggers[action].after_ms = config->triggers[action].after_sends = SIM_NEVER;
 	if (!rank)

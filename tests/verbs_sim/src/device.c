@@ -61,6 +61,13 @@ const struct sim_gid *sim_gid_row(const struct sim_device *device, unsigned inde
 	return &sim.config.gids[device->index][index];
 }
 
+bool sim_wire_cut(const struct sim_qp *qp)
+{
+	const struct sim_context *context = sim_context_of(qp->base.context);
+
+	return context->link_dropped || context->port_state != IBV_PORT_ACTIVE;
+}
+
 SIM_EXPORT struct ibv_device **ibv_get_device_list(int *count)
 {
 	struct sim_device *first = sim_device_list();
@@ -126,8 +133,8 @@ static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port
 	full.pkey_tbl_len = 1;
 	full.lid = (uint16_t)sim_lid(own->device);
 	full.sm_lid = full.lid ? 1 : 0;
-	full.active_speed = (uint8_t)sim.config.speed;
-	full.active_width = (uint8_t)sim.config.width;
+	full.active_speed = (uint8_t)sim.config.speed[own->device->index];
+	full.active_width = (uint8_t)sim.config.width[own->device->index];
 	full.link_layer = sim.config.link_layer;
 	memcpy(attr, &full, bytes < sizeof(full) ? bytes : sizeof(full));
 	return 0;
@@ -197,7 +204,7 @@ static void fill_context(struct sim_context *own, struct sim_device *device)
 	struct ibv_context *context = &own->verbs.context;
 
 	own->device = device;
-	own->port_state = (enum ibv_port_state)sim.config.port_state;
+	own->port_state = (enum ibv_port_state)sim.config.port_state[device->index];
 	own->verbs.sz = sizeof(own->verbs);
 	own->verbs.query_port = query_port;
 	context->device = &device->base;

@@ -93,70 +93,72 @@ int sim_fault(const char *verb)
 	return error;
 }
 
-static void all_to_error(enum ibv_event_type type, bool with_event)
+static bool concerns(const struct sim_context *context)
 {
-	for (struct sim_qp *qp = sim.qps; qp; qp = qp->next) {
-		if (qp->base.state == IBV_QPS_RESET)
-			continue;
-		sim_qp_to_error(qp);
-		if (with_event)
-			sim_async(qp->base.context, type, &qp->base);
+	return sim.config.fault_device < 0 || (unsigned)sim.config.fault_device == context->device->index;
+}
+
+static void act_on_device(enum sim_action action, struct sim_context *context)
+{
+	struct ibv_context *base = &context->verbs.context;
+
+	switch (action) {
+	case SIM_PORT_DOWN:
+		context->port_state = IBV_PORT_DOWN;
+		sim_async(base, IBV_EVENT_PORT_ERR, NULL);
+		break;
+	case SIM_PORT_UP:
+		context->port_state = IBV_PORT_ACTIVE;
+		context->link_dropped = false;
+		sim_async(base, IBV_EVENT_PORT_ACTIVE, NULL);
+		break;
+	case SIM_DROP_LINK:
+		context->link_dropped = true;
+		break;
+	case SIM_DEVICE_FATAL:
+		context->fatal = true;
+		sim_async(base, IBV_EVENT_DEVICE_FATAL, NULL);
+		break;
+	case SIM_QP_FATAL:
+	case SIM_FLUSH:
+	case SIM_ACTION_COUNT:
+		break;
 	}
 }
 
-static void on_every_device(enum sim_action action)
+static void act_on_qp(enum sim_action action, struct sim_qp *qp)
 {
-	for (struct sim_context *context = sim.contexts; context; context = context->next) {
-		struct ibv_context *base = &context->verbs.context;
-
-		switch (action) {
-		case SIM_PORT_DOWN:
-			context->port_state = IBV_PORT_DOWN;
-			sim_async(base, IBV_EVENT_PORT_ERR, NULL);
+	switch (action) {
+	case SIM_PORT_DOWN:
+	case SIM_DROP_LINK:
+		sim_disconnect(qp);
+		break;
+	case SIM_PORT_UP:
+		if (qp->base.state == IBV_QPS_RTR || qp->base.state == IBV_QPS_RTS)
+			sim_listen(qp);
+		break;
+	case SIM_QP_FATAL:
+	case SIM_DEVICE_FATAL:
+	case SIM_FLUSH:
+		if (qp->base.state == IBV_QPS_RESET)
 			break;
-		case SIM_PORT_UP:
-			context->port_state = IBV_PORT_ACTIVE;
-			sim_async(base, IBV_EVENT_PORT_ACTIVE, NULL);
-			break;
-		case SIM_DEVICE_FATAL:
-			context->fatal = true;
-			sim_async(base, IBV_EVENT_DEVICE_FATAL, NULL);
-			break;
-		case SIM_QP_FATAL:
-		case SIM_FLUSH:
-		case SIM_DROP_LINK:
-		case SIM_ACTION_COUNT:
-			break;
-		}
+		sim_qp_to_error(qp);
+		if (action == SIM_QP_FATAL)
+			sim_async(qp->base.context, IBV_EVENT_QP_FATAL, &qp->base);
+		break;
+	case SIM_ACTION_COUNT:
+		break;
 	}
 }
 
 void sim_act(enum sim_action action)
 {
-	on_every_device(action);
-	switch (action) {
-	case SIM_PORT_DOWN:
-	case SIM_DROP_LINK:
-		sim.wire_cut = true;
-		for (struct sim_qp *qp = sim.qps; qp; qp = qp->next)
-			sim_disconnect(qp);
-		break;
-	case SIM_PORT_UP:
-		sim.wire_cut = false;
-		for (struct sim_qp *qp = sim.qps; qp; qp = qp->next)
-			if (qp->base.state == IBV_QPS_RTR || qp->base.state == IBV_QPS_RTS)
-				sim_listen(qp);
-		break;
-	case SIM_QP_FATAL:
-		all_to_error(IBV_EVENT_QP_FATAL, true);
-		break;
-	case SIM_DEVICE_FATAL:
-	case SIM_FLUSH:
-		all_to_error(IBV_EVENT_QP_FATAL, false);
-		break;
-	case SIM_ACTION_COUNT:
-		break;
-	}
+	for (struct sim_context *context = sim.contexts; context; context = context->next)
+		if (concerns(context))
+			act_on_device(action, context);
+	for (struct sim_qp *qp = sim.qps; qp; qp = qp->next)
+		if (concerns(sim_context_of(qp->base.context)))
+			act_on_qp(action, qp);
 	sim_wake();
 }
 

@@ -277,7 +277,7 @@ static int enter(struct sim_qp *qp, enum ibv_qp_state to)
 		sim_qp_to_error(qp);
 		break;
 	case IBV_QPS_RTR:
-		error = sim.wire_cut ? 0 : sim_listen(qp);
+		error = sim_wire_cut(qp) ? 0 : sim_listen(qp);
 		break;
 	case IBV_QPS_INIT:
 	case IBV_QPS_RTS:

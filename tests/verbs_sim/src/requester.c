@@ -77,7 +77,7 @@ static void bear_silence(struct sim_qp *qp, uint64_t now)
 		qp->silent_since_ns = now;
 	if (patience && now - qp->silent_since_ns >= patience)
 		sim_requester_fail(qp, qp->sq_acked, IBV_WC_RETRY_EXC_ERR, 0x81);
-	else if (now >= qp->retry_at_ns && !sim.wire_cut)
+	else if (now >= qp->retry_at_ns && !sim_wire_cut(qp))
 		reconnect(qp, now);
 }
 

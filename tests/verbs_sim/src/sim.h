@@ -84,7 +84,8 @@ struct sim_config {
 	unsigned max_inline, max_sge, max_qp_wr, max_cqe, max_rd_atomic;
 	unsigned memlock_kb; /* 0: unlimited */
 	unsigned timeout_percent;
-	unsigned speed, width, port_state;
+	unsigned speed[SIM_DEVICES_MAX], width[SIM_DEVICES_MAX], port_state[SIM_DEVICES_MAX];
+	int fault_device; /* the one that actions concern; -1: all */
 	int corrupt_gid;
 	struct sim_gid gids[SIM_DEVICES_MAX][SIM_GIDS_MAX];
 	unsigned gid_count[SIM_DEVICES_MAX];
@@ -120,6 +121,7 @@ struct sim_context {
 	uint32_t qpn_block;
 	uint32_t qpn_next; /* within the block */
 	enum ibv_port_state port_state;
+	bool link_dropped;
 	bool fatal;
 	struct verbs_context verbs; /* verbs.context is what the application holds */
 };
@@ -242,7 +244,6 @@ struct sim_state {
 	uint64_t opened_ns, random, memlock_bytes;
 	uint64_t pds, cqs, channels, device_lists;
 	struct sim_counts counts;
-	bool wire_cut;
 	int wake_fd;
 	bool stopping;
 	pthread_t thread;
@@ -276,6 +277,7 @@ struct sim_context *sim_context_of(struct ibv_context *context);
 struct sim_device *sim_device_list(void);
 const struct sim_gid *sim_gid_row(const struct sim_device *device, unsigned index);
 unsigned sim_lid(const struct sim_device *device);
+bool sim_wire_cut(const struct sim_qp *qp); /* locked: no packet comes or goes */
 
 /* events.c */
 int sim_events_open(struct sim_event_queue *queue);

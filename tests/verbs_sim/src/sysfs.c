@@ -64,9 +64,9 @@ static int put_gid(const char *root, const struct sim_device *device, unsigned r
 	return put(root, device->base.name, name, "eth%u\n", device->index);
 }
 
-static double lane_gbps(void)
+static double lane_gbps(const struct sim_device *device)
 {
-	switch (sim.config.speed) { /* the port attribute's code: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR */
+	switch (sim.config.speed[device->index]) { /* the port attribute's code: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR */
 	case 1: return 2.5;
 	case 2: return 5;
 	case 4:
@@ -79,10 +79,11 @@ static double lane_gbps(void)
 	}
 }
 
-static unsigned lanes(void)
+static unsigned lanes(const struct sim_device *device)
 {
-	return sim.config.width == 1 ? 1 : sim.config.width == 2 ? 4 : sim.config.width == 4 ? 8 :
-	       sim.config.width == 8 ? 12 : 2;
+	unsigned code = sim.config.width[device->index];
+
+	return code == 1 ? 1 : code == 2 ? 4 : code == 4 ? 8 : code == 8 ? 12 : 2;
 }
 
 static int put_port(const char *root, const struct sim_device *device)
@@ -91,7 +92,7 @@ static int put_port(const char *root, const struct sim_device *device)
 	static const char *const counters[] = { "port_rcv_errors", "port_xmit_discards", "symbol_error", "link_downed",
 						"port_xmit_data", "port_rcv_data", "port_xmit_wait" };
 	bool infiniband = sim.config.link_layer == IBV_LINK_LAYER_INFINIBAND;
-	unsigned state = sim.config.port_state < 6 ? sim.config.port_state : 0;
+	unsigned state = sim.config.port_state[device->index] % 6;
 	const char *name = device->base.name;
 	int error = put(root, name, "ports/1/link_layer", "%s\n", infiniband ? "InfiniBand" : "Ethernet");
 
@@ -100,7 +101,8 @@ static int put_port(const char *root, const struct sim_device *device)
 	if (!error)
 		error = put(root, name, "ports/1/phys_state", state == IBV_PORT_DOWN ? "3: Disabled\n" : "5: LinkUp\n");
 	if (!error)
-		error = put(root, name, "ports/1/rate", "%g Gb/sec (%uX)\n", lane_gbps() * lanes(), lanes());
+		error = put(root, name, "ports/1/rate", "%g Gb/sec (%uX)\n", lane_gbps(device) * lanes(device),
+			    lanes(device));
 	if (!error)
 		error = put(root, name, "ports/1/lid", "0x%x\n", sim_lid(device));
 	if (!error)
