@@ -122,9 +122,9 @@ def test_addresses_are_as_configured(run: Runner) -> None:
     lines = run("gid_table", "gids=v1:fe80::%r;-;v2:10.0.0.%r;v2:fd00::1,corrupt_gid=3,mtu=1024", RANK="4").output
     assert lines.splitlines() == [
         "link_layer 2 lid 0 mtu 1024",
-        "0 fe80::5",
-        "1 ::",
-        "2 ::ffff:10.0.0.5",
+        "0 fe80::5 v1",
+        "1 :: No data available",
+        "2 ::ffff:10.0.0.5 v2",
         "3 Input/output error",
     ]
 

@@ -42,13 +42,17 @@ CASE(gid_table)
 	CHECK_EQ(ibv_query_port(end.context, 1, &port), 0);
 	printf("link_layer %d lid %d mtu %d\n", port.link_layer, port.lid, 128 << port.active_mtu);
 	for (int row = 0; row < port.gid_tbl_len; row++) {
+		struct ibv_gid_entry entry = { .gid_type = 99 };
 		union ibv_gid gid;
 		char text[INET6_ADDRSTRLEN];
+		int error = ibv_query_gid_ex(end.context, 1, (uint32_t)row, &entry, 0);
 
 		if (ibv_query_gid(end.context, 1, row, &gid))
 			printf("%d %s\n", row, strerror(errno));
 		else
-			printf("%d %s\n", row, inet_ntop(AF_INET6, gid.raw, text, sizeof(text)));
+			printf("%d %s %s\n", row, inet_ntop(AF_INET6, gid.raw, text, sizeof(text)),
+			       error ? strerror(error) : entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? "v2" : "v1");
+		CHECK(error || !memcmp(&entry.gid, &gid, sizeof(gid)));
 	}
 	close_end(&end);
 }

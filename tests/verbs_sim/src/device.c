@@ -186,6 +186,26 @@ SIM_EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int inde
 	return 0;
 }
 
+/* 0 or errno: ENODATA for an empty row, as the kernel says it. */
+SIM_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
+				 uint32_t flags, size_t entry_bytes)
+{
+	const struct sim_device *device = sim_context_of(context)->device;
+	const struct sim_gid *row = sim_gid_row(device, index);
+	struct ibv_gid_entry full = { .gid_index = index, .port_num = port };
+	int error = sim_fault("ibv_query_gid_ex");
+
+	if (error || port != SIM_PORT || flags || index >= sim.config.gid_count[device->index])
+		return error ? error : EINVAL;
+	if (!row || row->type == SIM_GID_NONE)
+		return row ? ENODATA : EIO;
+	full.gid = row->gid;
+	full.gid_type = sim.config.link_layer == IBV_LINK_LAYER_INFINIBAND ? IBV_GID_TYPE_IB :
+			row->type == SIM_GID_V1 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
+	memcpy(entry, &full, entry_bytes < sizeof(full) ? entry_bytes : sizeof(full));
+	return 0;
+}
+
 SIM_EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey)
 {
 	int error = sim_fault("ibv_query_pkey");
