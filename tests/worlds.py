@@ -75,7 +75,12 @@ def run_world(
         timeout=timeout_s,
         check=False,
     )
-    ran = Ran(done.returncode, done.stdout)
-    for rank, text in re.findall(r"^\[(\d+)\] SAY (.*)$", done.stdout, re.MULTILINE):
+    return collect(done.returncode, done.stdout)
+
+
+def collect(code: int, output: str) -> Ran:
+    """What the ranks said, out of lines prefixed by rank."""
+    ran = Ran(code, output)
+    for rank, text in re.findall(r"^\[(\d+)\] SAY (.*)$", output, re.MULTILINE):
         ran.said.setdefault(int(rank), []).append(json.loads(text))
     return ran
