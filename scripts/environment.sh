@@ -12,6 +12,7 @@ need_packages() {
 	command -v "$python" >/dev/null || fail "there is no $python: install Python 3.10 or newer, or set PYTHON"
 	"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
 		fail "$python is $("$python" -V 2>&1): Python 3.10 or newer is needed; set PYTHON to one"
+	[ "${1:-}" != c++ ] || need_beds
 
 	local version missing=()
 	version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -32,6 +33,12 @@ need_packages() {
 	else
 		fail "missing, by their Debian names: ${missing[*]}; install them, as in: sudo apt-get install ${missing[*]}"
 	fi
+}
+
+# need_beds: what scripts/hosts and scripts/softroce need, and the tests that use them. Where it cannot be
+# had those tests say so and are skipped, except in CI.
+need_beds() {
+	PYTHONPATH=scripts "$python" -m beds.install || [ "${CI:-}" != true ] || fail "CI skips no test bed"
 }
 
 # sources_hash: of everything that an installation depends on.

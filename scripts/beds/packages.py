@@ -90,17 +90,3 @@ def _install(packages: Sequence[str]) -> None:
         )
         if done.returncode != 0:
             raise BedError(f"{' '.join(line)}: status {done.returncode}\n{done.stdout}")
-
-
-def main() -> int:
-    """python3 -m beds.packages: install what both beds and their tests need."""
-    try:
-        need({**HOSTS, **HOST_TOOLS, **GUESTS, **GUEST_TOOLS})
-    except BedError as error:
-        print(f"beds.packages: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
