@@ -1,0 +1,1 @@
+"""What is wrong, and why: these modules return records and print nothing."""
