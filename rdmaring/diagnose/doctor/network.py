@@ -33,7 +33,7 @@ def check_addresses(roots: Roots) -> Finding:
         if ip.is_loopback:
             look.note(address.interface, f"{address}: loopback, not for other hosts")
             continue
-        origin = next((what for net, what in PRIVATE_BRIDGES.items() if _in(ip, net)), "")
+        origin = origin_of(ip)
         look.note(address.interface, f"{address}{': ' + origin if origin else ''}")
         if origin:
             alike.append(f"{address.address} on {address.interface} ({origin})")
@@ -59,8 +59,11 @@ def check_addresses(roots: Roots) -> Finding:
     return look.ok(words)
 
 
-def _in(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, network: str) -> bool:
-    return ip.version == 4 and ip in ipaddress.ip_network(network)
+def origin_of(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """What makes such an address on every machine; "" for an address of this machine's own."""
+    if ip.version == 6:
+        return ""
+    return next((what for network, what in PRIVATE_BRIDGES.items() if ip in ipaddress.ip_network(network)), "")
 
 
 def check_ipv6(roots: Roots) -> Finding:

@@ -172,8 +172,8 @@ def check_pcie(roots: Roots) -> Finding:
             f"the device's PCIe link runs below what the device can: a narrow or old slot{why}, a riser, a setting "
             "of the firmware, or a link that was trained badly",
             "move the adapter to a slot with the full width and generation, or reseat it; check the slot's setting "
-            "in the firmware; lspci -vv shows LnkCap against LnkSta (some adapters lower the speed while idle: look under "
-            "load)",
+            "in the firmware; lspci -vv shows LnkCap against LnkSta (some adapters lower the speed while idle: look "
+            "under load)",
         )
     return look.ok(listing(fine) or "the devices do not show their PCIe link")
 
