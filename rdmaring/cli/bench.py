@@ -26,22 +26,13 @@ from rdmaring.bench.cases import (
 from rdmaring.bench.measure import Bench, host, links
 from rdmaring.bench.records import Line, Report
 from rdmaring.cli import picture
+from rdmaring.cli.ranks import start_ranks
 from rdmaring.cli.tables import BenchTable, as_json, printer, save_csv
 from rdmaring.errors import RdmaringError
-from rdmaring.launch import CommandError, Job, run_job
 from rdmaring.rendezvous import RendezvousError
 from rdmaring.rendezvous.environment import detect, is_described
 
 ARGUMENTS = "rdmaring.bench.arguments"
-
-# Ranks run this; the folder of the package comes last, as it may be found by nothing else.
-RANK_PROGRAM = """\
-import sys
-folder = sys.argv.pop(1)
-sys.path = [path for path in sys.path if path] + [folder]
-from rdmaring.cli.main import main
-main()
-"""
 
 EPILOG = """\b
 Examples:
@@ -170,7 +161,7 @@ def command(
         raise click.BadParameter(str(error), param_hint=error.option) from None
     _check_outputs(csv_path, plot_path)
     if ranks is not None and not is_described(os.environ):
-        return _start(ctx.meta[ARGUMENTS], ranks, pin)
+        return start_ranks("bench", ctx.meta[ARGUMENTS], ranks, pin)
     try:
         with rdmaring.init() as comm:
             if comm.rank:
@@ -242,16 +233,6 @@ def _check_outputs(csv_path: Path | None, plot_path: Path | None) -> None:
             picture.check_picture(plot_path)
         except picture.PictureError as error:
             raise click.BadParameter(str(error), param_hint="--plot") from None
-
-
-def _start(arguments: list[str], ranks: int, pin: bool | None) -> int:
-    folder = str(Path(rdmaring.__file__).resolve().parents[1])
-    program = [sys.executable, "-c", RANK_PROGRAM, folder, "bench", *arguments]
-    try:
-        return run_job(Job(program, ranks, pin=pin, direct=True))
-    except CommandError as error:
-        click.echo(f"rdmaring bench: {error}", err=True)
-        return error.exit_code
 
 
 def _measure(comm: Any, request: Request, cases: Cases, table: BenchTable | None) -> Report:

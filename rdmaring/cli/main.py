@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "run": "Start the ranks of a job on this machine.",
     "bench": "Time the collectives over a range of sizes.",
     "schedule": "Print, verify and save schedules.",
+    "doctor": "Say what is wrong with this machine or a pair of machines, why, and what to do.",
 }
 
 EXAMPLES = """\b
@@ -25,6 +26,7 @@ Examples:
   rdmaring run -n 4 train.py --epochs 3
   rdmaring bench -n 4
   rdmaring schedule ring -n 8
+  rdmaring doctor
 """
 
 

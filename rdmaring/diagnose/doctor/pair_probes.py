@@ -38,8 +38,8 @@ def check_reach(mine: Machine, theirs: Machine, there: tuple[Reach, ...], back: 
                 f"no address of {target.label} can be reached from {source.label}",
                 "; ".join(dict.fromkeys(each.error for each in tried)) or "the two have no address of one family",
                 f"allow TCP from {source.label} to {target.label} on all ports above 1024 (a firewall: nft list "
-                "ruleset, cloud security groups; links use ports that the kernel hands out), and see the routes: ip route get "
-                "ADDRESS",
+                "ruleset, cloud security groups; links use ports that the kernel hands out), and see the routes: ip "
+                "route get ADDRESS",
                 **data,
             )
     failed = [each for each in there + back if not each.works]

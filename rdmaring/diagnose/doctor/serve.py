@@ -53,6 +53,7 @@ class Server:
         self._room = threading.BoundedSemaphore(CONVERSATIONS_MAX)
         self._open: set[Conversation] = set()
         self._lock = threading.Lock()
+        self.examined = threading.Event()  # a peer that asked for our document has left
         self._closing = False
         self._strangers = 0
         self._threads = [
@@ -114,6 +115,8 @@ class Server:
         finally:
             answers.close()
             conversation.close()
+            if answers.were_asked:
+                self.examined.set()
             with self._lock:
                 self._open.discard(conversation)
             self._room.release()
@@ -145,6 +148,10 @@ class Answers:
         self._receivers: dict[int, Receiver] = {}
         self._mine: Machine | None = None
         self._theirs: Machine | None = None
+
+    @property
+    def were_asked(self) -> bool:
+        return self._theirs is not None
 
     def close(self) -> None:
         for receiver in self._receivers.values():
