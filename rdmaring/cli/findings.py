@@ -34,7 +34,7 @@ class FindingsText:
 
     def closing(self, findings: Iterable[Finding]) -> None:
         """How many of each kind."""
-        counts = {state: 0 for state in State}
+        counts = dict.fromkeys(State, 0)
         for finding in findings:
             counts[finding.state] += 1
         words = ", ".join(f"{count} {SHORT.get(state, state.value)}" for state, count in counts.items())

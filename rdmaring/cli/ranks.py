@@ -22,7 +22,10 @@ main()
 
 
 def start_ranks(subcommand: str, arguments: Sequence[str], ranks: int, pin: bool | None = None) -> int:
-    """Run ``rdmaring SUBCOMMAND ARGUMENTS`` as so many ranks; rank 0 writes to our own output. Returns the exit code."""
+    """Run ``rdmaring SUBCOMMAND ARGUMENTS`` as so many ranks; rank 0 writes to our own output.
+
+    Returns the exit code.
+    """
     folder = str(Path(rdmaring.__file__).resolve().parents[1])
     program = [sys.executable, "-c", RANK_PROGRAM, folder, subcommand, *arguments]
     try:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import ipaddress
 import os
 import socket
+import struct
 from dataclasses import dataclass
 
 IFF_UP = 0x1
+SIOCGIFMTU = 0x8921
+IFREQ = "16si20x"  # struct ifreq: a name, and here a number
 SOCKADDR_ADDRESS = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}  # family: offset, bytes
 
 
@@ -78,6 +82,20 @@ def addresses() -> list[Address]:
     finally:
         libc.freeifaddrs(first)
     return found
+
+
+def interface_mtu(name: str) -> int:
+    """Bytes, IP header included; 0 where there is no such interface.
+
+    Asked of the socket layer: /sys shows the interfaces of the network namespace that it was mounted in.
+    """
+    request = struct.pack(IFREQ, name.encode(), 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket, SIOCGIFMTU, request)
+        except OSError:
+            return 0
+    return int(struct.unpack(IFREQ, answer)[1])
 
 
 def _packed(sockaddr: int | None) -> bytes | None:

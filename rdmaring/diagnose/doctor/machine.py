@@ -98,7 +98,7 @@ def machine_facts(roots: Roots) -> Machine:
         hostname=socket.gethostname(),
         user=roots.system.user(),
         namespaces={kind: _namespace(roots, kind) for kind in NAMESPACE_KINDS},
-        interfaces=tuple(Interface(each, netdev_mtu(roots, each.interface)) for each in found[:ADDRESSES_MAX]),
+        interfaces=tuple(Interface(each, roots.system.mtu(each.interface)) for each in found[:ADDRESSES_MAX]),
         rails=_rails(roots),
     )
 

@@ -23,7 +23,7 @@ MSG_ERRQUEUE = 0x2000
 
 HEADER_BYTES = {4: 20 + 8, 6: 40 + 8}  # IP and UDP
 MTU_MIN = {4: 576, 6: 1280}  # what every path must carry
-MTU_MAX = 65535
+MTU_MAX = 65535  # of IP; loopback's interface says one more
 TOKEN_BYTES = 16
 COPIES = 3  # of each size: one lost packet is no small MTU
 SETTLE_S = 0.3  # for a datagram to arrive, after the round trip that asks for it
@@ -174,8 +174,8 @@ def measure_path(
     return PathMtu(
         source[0].scoped,
         target_of(source[0], target[0]),
-        source[1],
-        target[1],
+        most,
+        min(target[1], MTU_MAX),
         best,
         sender.reported,
         sender.reporter,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rdmaring.diagnose.doctor.clock import ClockStatus, clock_status
 from rdmaring.diagnose.doctor.cross_memory import CrossMemory, probe_cross_memory
-from rdmaring.diagnose.doctor.interfaces import Address, addresses
+from rdmaring.diagnose.doctor.interfaces import Address, addresses, interface_mtu
 from rdmaring.diagnose.doctor.texts import UNLIMITED
 from rdmaring.diagnose.doctor.verbs_library import VerbsLibrary, open_verbs_library
 
@@ -58,6 +58,9 @@ class System:
 
     def addresses(self) -> list[Address]:
         return addresses()
+
+    def mtu(self, interface: str) -> int:
+        return interface_mtu(interface)
 
     def user(self) -> int:
         return os.geteuid()
