@@ -145,7 +145,8 @@ def _common_wire(mine: Machine, theirs: Machine) -> Iterator[tuple[Interface, In
         for b in theirs.interfaces:
             names = (a.address.interface, b.address.interface)
             loop = a.address.ip.is_loopback or b.address.ip.is_loopback or a.address.is_link_local
-            if not loop and a.address.network == b.address.network and names not in seen:
+            known = a.mtu > 0 and b.mtu > 0
+            if known and not loop and a.address.network == b.address.network and names not in seen:
                 seen.add(names)
                 yield a, b
 

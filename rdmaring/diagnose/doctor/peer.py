@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from rdmaring.diagnose.doctor.pair_probes import judge
 from rdmaring.diagnose.doctor.probes import ClockOffset, Probes, decode_probes
 from rdmaring.diagnose.doctor.roots import Roots
 from rdmaring.diagnose.doctor.serve import Server, probe_towards
-from rdmaring.diagnose.doctor.talk import PORT_DEFAULT, Conversation, DoctorError, doctor_key, greet
+from rdmaring.diagnose.doctor.talk import PORT_DEFAULT, Conversation, DoctorError, dial, doctor_key, greet
 from rdmaring.rendezvous.protocol import ProtocolError, integer
 
 CONNECT_TIMEOUT_S = 5.0
@@ -59,7 +58,7 @@ def examine_pair(host: str, port: int, secret: bytes, roots: Roots | None = None
     address = f"{host}:{port}"
     key = doctor_key(secret)
     try:
-        connection = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
+        connection = dial(host, port, CONNECT_TIMEOUT_S)
     except OSError as error:
         raise DoctorError(
             f"no doctor answers at {address}: {error.strerror or error}",

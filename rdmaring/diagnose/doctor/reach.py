@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rdmaring.diagnose.doctor.interfaces import Address
 from rdmaring.diagnose.doctor.machine import Machine
 from rdmaring.diagnose.doctor.probes import PAIRS_MAX, Reach
-from rdmaring.diagnose.doctor.talk import Conversation, greet
+from rdmaring.diagnose.doctor.talk import Conversation, greet, small_segments
 from rdmaring.rendezvous.protocol import ProtocolError
 
 CONNECT_TIMEOUT_S = 2.0
@@ -59,6 +59,7 @@ def _try(source: Address, target: Address, port: int, key: bytes, instance: str)
         family = socket.AF_INET if source.ip.version == 4 else socket.AF_INET6
         with socket.socket(family, socket.SOCK_STREAM) as connection:
             connection.settimeout(CONNECT_TIMEOUT_S)
+            small_segments(connection)
             connection.bind(resolve(source.scoped, 0, family))
             began = time.monotonic()
             connection.connect(resolve(there, port, family))

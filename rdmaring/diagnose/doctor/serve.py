@@ -17,7 +17,7 @@ from rdmaring.diagnose.doctor.path_mtu import TOKEN_BYTES, Receiver, Sender, mea
 from rdmaring.diagnose.doctor.probes import PATHS_MAX, PathMtu, Probes, Reach
 from rdmaring.diagnose.doctor.reach import candidates, measure_reach, target_of
 from rdmaring.diagnose.doctor.roots import Roots
-from rdmaring.diagnose.doctor.talk import Conversation, DoctorError, be_greeted, doctor_key, greet
+from rdmaring.diagnose.doctor.talk import Conversation, DoctorError, be_greeted, dial, doctor_key, greet, small_segments
 from rdmaring.rendezvous.protocol import ProtocolError, integer, string
 from rdmaring.rendezvous.sockets import format_address, listen
 
@@ -49,6 +49,8 @@ class Server:
         self._roots = roots
         self._told = told
         self._listeners = listen("*", port)
+        for listener in self._listeners:
+            small_segments(listener)
         self.port = int(self._listeners[0].getsockname()[1])
         self._room = threading.BoundedSemaphore(CONVERSATIONS_MAX)
         self._open: set[Conversation] = set()
@@ -226,7 +228,7 @@ def probe_towards(mine: Machine, theirs: Machine, host: str, port: int, key: byt
     wanted = _paths_of(mine, theirs, pairs, reach)
     if not wanted:
         return Probes(tuple(reach), ())
-    with socket.create_connection((host, port), timeout=GREETING_TIMEOUT_S) as connection:
+    with dial(host, port, GREETING_TIMEOUT_S) as connection:
         conversation = Conversation(connection)
         greet(conversation, key, GREETING_TIMEOUT_S)
         paths = [_measure(conversation, source, target) for source, target in wanted]

@@ -38,6 +38,8 @@ HELLO = "rdmaring doctor"
 READ_BYTES = 1 << 16
 FRAME_BYTES_MAX = DOCUMENT_BYTES_MAX + (1 << 16)
 ERROR_CHARS_MAX = 1024
+# Segments that every path carries: the conversation must survive the black hole that it is to find.
+SEGMENT_BYTES = 512
 
 
 class DoctorError(RuntimeError):
@@ -46,6 +48,27 @@ class DoctorError(RuntimeError):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+def small_segments(connection: socket.socket) -> None:
+    """Both directions, if it is said before connecting or listening."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
+
+
+def dial(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A connection to the first address of ``host`` that answers. Raises OSError."""
+    failed: OSError | None = None
+    for family, kind, protocol, _, place in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            small_segments(connection)
+            connection.settimeout(timeout_s)
+            connection.connect(place)
+            return connection
+        except OSError as error:
+            connection.close()
+            failed = error
+    raise failed or OSError(None, f"{host} has no address")
 
 
 def doctor_key(secret: bytes) -> bytes:
