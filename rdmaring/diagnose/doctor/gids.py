@@ -77,20 +77,17 @@ def _gid(port: Port, index: int, gid: str) -> Gid:
     return Gid(index, gid, attributes[0], attributes[1], scope)
 
 
-def preference(gid: Gid, peer: Gid | None = None, in_subnet: bool = False) -> tuple[bool, bool, bool, bool, int]:
-    """The rule, best first: RoCE v2 before v1; global before link-local; in the peer's subnet; IPv4 before IPv6;
-    the lowest index.
+def preference(gid: Gid, peer: Gid | None = None) -> tuple[bool, bool, int, bool, int, int]:
+    """The rule, best first: RoCE v2 before v1; global before link-local; most leading bits in common with the peer's
+    (its subnet); IPv4 before IPv6; the lowest indices.
 
-    The engine chooses by the same rule; this one is for people to read.
+    Equal from both ends. The engine chooses by the same rule; this one is for people to read.
     """
     other = peer or gid
-    return (
-        V2 not in (gid.type, other.type),
-        "link-local" in (gid.scope, other.scope),
-        not in_subnet,
-        gid.scope != "ipv4",
-        gid.index,
-    )
+    local = "link-local" in (gid.scope, other.scope)
+    apart = 0 if local else (int(ipaddress.IPv6Address(gid.gid)) ^ int(ipaddress.IPv6Address(other.gid))).bit_length()
+    indices = sorted((gid.index, other.index))
+    return V2 not in (gid.type, other.type), local, apart, gid.scope != "ipv4", indices[1], indices[0]
 
 
 def choose(rows: Sequence[Gid]) -> list[Gid]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rdmaring._native import ffi, lib
 from rdmaring._version import __version__
 from rdmaring.diagnose.doctor.findings import FINDINGS_MAX, Finding, from_dict, worst
 from rdmaring.diagnose.doctor.gids import Gid, read_gids
@@ -18,7 +19,7 @@ from rdmaring.diagnose.doctor.ports import netdev_mtu, netdev_of, ports, roce_mt
 from rdmaring.diagnose.doctor.registry import run_checks
 from rdmaring.diagnose.doctor.roots import Roots, peek
 from rdmaring.rendezvous.environment import host_identity
-from rdmaring.rendezvous.protocol import WIRE_VERSION, ProtocolError, integer, string
+from rdmaring.rendezvous.protocol import ProtocolError, integer, string
 
 DOCUMENT_BYTES_MAX = 1 << 20
 ADDRESSES_MAX = 256
@@ -51,10 +52,11 @@ class Rail:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Facts of one end of a pair. namespaces: of the process, by kind, "" where /proc hides them."""
+    """Facts of one end of a pair. wire: what its links speak. namespaces: of the process, by kind, "" where /proc "
+    "hides them."""
 
     version: str
-    wire_version: int
+    wire: str
     host: str
     boot_id: str
     hostname: str
@@ -92,7 +94,7 @@ def machine_facts(roots: Roots) -> Machine:
     found = roots.system.addresses()
     return Machine(
         version=__version__,
-        wire_version=WIRE_VERSION,
+        wire=ffi.string(lib.rr_wire_name()).decode(),
         host=roots.env.get("RDMARING_HOST_ID") or boot_id or host_identity(roots.env),
         boot_id=boot_id,
         hostname=socket.gethostname(),
@@ -153,7 +155,7 @@ def _machine(fields: dict[str, Any]) -> Machine:
         raise ProtocolError("namespaces is not a JSON object")
     return Machine(
         version=string(fields, "version"),
-        wire_version=integer(fields, "wire_version", 0, 1 << 31),
+        wire=string(fields, "wire"),
         host=string(fields, "host"),
         boot_id=string(fields, "boot_id"),
         hostname=string(fields, "hostname"),

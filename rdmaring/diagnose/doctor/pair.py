@@ -42,21 +42,21 @@ def check_version(mine: Machine, theirs: Machine) -> Finding:
     """Version and wire version of both ends."""
     look = Look("pair-version")
     for machine in (mine, theirs):
-        look.note(machine.label, f"rdmaring {machine.version}, wire {machine.wire_version}")
+        look.note(machine.label, f"rdmaring {machine.version}, wire {machine.wire}")
     fix = "install the same version of rdmaring on both: python -c 'import rdmaring; print(rdmaring.__version__)'"
-    if mine.wire_version != theirs.wire_version:
+    if mine.wire != theirs.wire:
         return look.failure(
-            f"wire version {mine.wire_version} here, {theirs.wire_version} there",
+            f"wire {mine.wire} here, {theirs.wire} there",
             "the two builds exchange different messages: their ranks refuse each other",
             fix,
         )
     if mine.version != theirs.version:
-        return look.warning(
+        return look.failure(
             f"rdmaring {mine.version} here, {theirs.version} there",
-            "they understand each other, but need not choose the same algorithm or have the same faults",
+            "ranks of different versions refuse each other: they need not choose the same algorithm",
             fix,
         )
-    return look.ok(f"both rdmaring {mine.version}, wire {mine.wire_version}")
+    return look.ok(f"both rdmaring {mine.version}, wire {mine.wire}")
 
 
 def check_host(mine: Machine, theirs: Machine) -> Finding:

@@ -121,8 +121,7 @@ def best_gids(mine: Rail, theirs: Rail, machines: tuple[Machine, Machine]) -> tu
         for b in theirs.gids
         if a.type == b.type and a.scope == b.scope
     ]
-    # The rule's last word, the lowest index, counts at this end first and then at the other.
-    return min(pairs, key=lambda pair: (preference(pair[0], pair[1], pair[2]), pair[1].index), default=None)
+    return min(pairs, key=lambda pair: preference(pair[0], pair[1]), default=None)
 
 
 def _in_one_subnet(a: Gid, b: Gid, machines: tuple[Machine, Machine]) -> bool:

@@ -25,13 +25,13 @@ def _cpus() -> int:
 class Roots:
     """What a check may look at.
 
-    sysfs, procfs, dev: roots of the file systems.
+    sysfs, procfs, dev: roots of the file systems; the engine's RDMARING_SYSFS moves the first here, too.
     env: the environment of the process that is to run.
     ranks: how many ranks of one job this machine is to hold; limits are held against it.
     system: calls of the operating system.
     """
 
-    sysfs: Path = Path("/sys")
+    sysfs: Path = field(default_factory=lambda: Path(os.environ.get("RDMARING_SYSFS") or "/sys"))
     procfs: Path = Path("/proc")
     dev: Path = Path("/dev")
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

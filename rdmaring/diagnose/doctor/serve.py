@@ -19,7 +19,7 @@ from rdmaring.diagnose.doctor.reach import candidates, measure_reach, target_of
 from rdmaring.diagnose.doctor.roots import Roots
 from rdmaring.diagnose.doctor.talk import Conversation, DoctorError, be_greeted, dial, doctor_key, greet, small_segments
 from rdmaring.rendezvous.protocol import ProtocolError, integer, string
-from rdmaring.rendezvous.sockets import format_address, listen
+from rdmaring.rendezvous.sockets import format_address, listen_everywhere
 
 log = logging.getLogger("rdmaring")
 
@@ -48,7 +48,7 @@ class Server:
         self.instance = secrets.token_hex(8)
         self._roots = roots
         self._told = told
-        self._listeners = listen("*", port)
+        self._listeners = listen_everywhere(port)
         for listener in self._listeners:
             small_segments(listener)
         self.port = int(self._listeners[0].getsockname()[1])

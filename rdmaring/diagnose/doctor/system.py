@@ -53,8 +53,8 @@ class System:
     def clock(self) -> ClockStatus:
         return clock_status()
 
-    def verbs_library(self) -> VerbsLibrary:
-        return open_verbs_library()
+    def verbs_library(self, name: str) -> VerbsLibrary:
+        return open_verbs_library(name)
 
     def addresses(self) -> list[Address]:
         return addresses()

@@ -10,6 +10,7 @@ from rdmaring.diagnose.doctor.findings import Finding
 from rdmaring.diagnose.doctor.ports import Port, device_names, ports
 from rdmaring.diagnose.doctor.roots import Look, Roots, names, peek
 from rdmaring.diagnose.doctor.texts import listing
+from rdmaring.diagnose.doctor.verbs_library import LIBRARY
 
 # PCI vendors of RDMA adapters, and the module that drives them.
 RDMA_VENDORS = {
@@ -119,17 +120,18 @@ def check_verbs_library(roots: Roots) -> Finding:
     """libibverbs can be opened, and has a driver for every device of the kernel."""
     look = Look("verbs-library")
     devices = device_names(roots)
-    library = roots.system.verbs_library()
+    name = roots.env.get("RDMARING_LIBIBVERBS") or LIBRARY
+    library = roots.system.verbs_library(name)
     if not library.path and library.error:
-        look.note("dlopen libibverbs.so.1", library.error)
+        look.note(f"dlopen {name}", library.error)
         if not devices:
             return look.not_applicable("libibverbs is not installed; not needed, as there is no RDMA device")
         return look.failure(
             "libibverbs cannot be opened, though there are RDMA devices",
-            f"rdmaring opens libibverbs.so.1 at run time; the loader says: {library.error}",
+            f"rdmaring opens {name} at run time; the loader says: {library.error}",
             "apt install libibverbs1 ibverbs-providers, or dnf install libibverbs; inside the container too",
         )
-    look.note("dlopen libibverbs.so.1", f"{library.path}, version {library.version}")
+    look.note(f"dlopen {name}", f"{library.path}, version {library.version}")
     look.note("ibv_get_device_list", library.error or " ".join(library.devices) or "no device")
     if not devices:
         return look.ok(f"version {library.version}; no RDMA device to use it with")

@@ -20,10 +20,11 @@ class VerbsLibrary:
     error: str = ""
 
 
-def open_verbs_library() -> VerbsLibrary:
-    """Open it and list its devices; never raises for a library that is absent or too old."""
+def open_verbs_library(name: str = LIBRARY) -> VerbsLibrary:
+    """Open it and list its devices. name: what the loader looks for, or a path. Never raises for a library that is "
+    "absent or too old."""
     try:
-        library = ctypes.CDLL(LIBRARY, use_errno=True)
+        library = ctypes.CDLL(name, use_errno=True)
         list_devices, free_list, name_of = (
             library.ibv_get_device_list,
             library.ibv_free_device_list,
@@ -34,7 +35,7 @@ def open_verbs_library() -> VerbsLibrary:
     list_devices.restype = ctypes.POINTER(ctypes.c_void_p)
     free_list.argtypes = [ctypes.c_void_p]
     name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
-    path = _mapped_path()
+    path = _mapped_path(Path(name).name if name != LIBRARY else "libibverbs.so")
     version = Path(path).name.partition(".so.")[2]
     count = ctypes.c_int(0)
     listed = list_devices(ctypes.byref(count))
@@ -46,10 +47,10 @@ def open_verbs_library() -> VerbsLibrary:
     return VerbsLibrary(path, version, devices)
 
 
-def _mapped_path() -> str:
+def _mapped_path(part: str) -> str:
     """The file behind the library, whose name carries the version; "" where /proc does not tell."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return ""
-    return next((line.split()[-1] for line in lines if "libibverbs.so" in line), "")
+    return next((line.split()[-1] for line in lines if part in line), "")

@@ -65,7 +65,7 @@ class FakeSystem(System):
             raise self.clock_answer
         return self.clock_answer
 
-    def verbs_library(self) -> VerbsLibrary:
+    def verbs_library(self, name: str) -> VerbsLibrary:
         return self.library
 
     def addresses(self) -> list[Address]:

@@ -75,15 +75,13 @@ def test_two_roce_hosts_that_are_alike_are_well(ends: tuple[FakeMachine, FakeMac
     assert found["pair-rdma-mtu"].found == "mlx5_0/1 and mlx5_0/1: 4096"
 
 
-def test_versions_that_differ(ends: tuple[FakeMachine, FakeMachine]) -> None:
+@pytest.mark.parametrize(("field", "value"), [("version", "0.0.1"), ("wire", "another")])
+def test_versions_that_differ(ends: tuple[FakeMachine, FakeMachine], field: str, value: str) -> None:
     mine, theirs = document(ends[0]), document(ends[1])
-    theirs["machine"]["version"] = "0.0.1"
-    (finding,) = [each for each in pair_findings(mine, theirs) if each.id == "pair-version"]
-    assert finding.state is State.WARNING
-    assert "0.0.1 there" in finding.found
-    theirs["machine"]["wire_version"] += 1
+    theirs["machine"][field] = value
     (finding,) = [each for each in pair_findings(mine, theirs) if each.id == "pair-version"]
     assert finding.state is State.FAILURE
+    assert f"{value} there" in finding.found
     assert "refuse each other" in finding.cause
     assert "same version" in finding.fix
 
@@ -254,7 +252,7 @@ def test_the_gid_in_the_peers_subnet_goes_before_the_other(ends: tuple[FakeMachi
     [
         lambda fields: fields.pop("machine"),
         lambda fields: fields["machine"].pop("version"),
-        lambda fields: fields["machine"].update(wire_version=-1),
+        lambda fields: fields["machine"].update(wire=-1),
         lambda fields: fields["machine"].update(user="root"),
         lambda fields: fields["machine"].update(namespaces=[]),
         lambda fields: fields["machine"].update(rails=[{}]),
@@ -280,7 +278,8 @@ def test_a_damaged_document_is_refused(
 def machine(last: int, mtu: int = 1500, rails: tuple[Rail, ...] = ()) -> Machine:
     own = (Address("eth0", f"192.0.2.{last}", 24), Address("eth0", f"fe80::{last}", 64))
     interfaces = tuple(Interface(address, mtu) for address in own)
-    return Machine("1", 1, f"host{last}", f"boot{last}", f"host{last}", 0, dict.fromkeys(FIELDS, ""), interfaces, rails)
+    namespaces = dict.fromkeys(FIELDS, "")
+    return Machine("1", "wire", f"host{last}", f"boot{last}", f"host{last}", 0, namespaces, interfaces, rails)
 
 
 HERE, THERE = machine(7), machine(8)
