@@ -123,6 +123,8 @@ def init(
         ArgumentError: arguments or variables that do not fit.
         SetupError: the world did not assemble in time; the message names the missing ranks.
     """
+    from dataclasses import replace
+
     from rdmaring import group, rendezvous, settings
     from rdmaring._native import ffi, lib
     from rdmaring.communicator import Communicator
@@ -139,6 +141,7 @@ def init(
         raise SetupError(str(error), hint=error.hint) from error
     except ValueError as error:
         raise ArgumentError(str(error)) from None
+    chosen = replace(chosen, key=meeting.key)
     try:
         handle = group.create(meeting.rank, meeting.world, meeting.exchange, chosen)
     except BaseException:

@@ -57,6 +57,7 @@ class Settings:
     slot_bytes: int | None = None
     slot_count: int | None = None
     memory_budget_bytes: int | None = None
+    key: bytes = b""  # by which links between nodes prove the job; made by the rendezvous
     serial_start: int = 0  # first serial of links and mailboxes: tests meet the wrap with it
 
 

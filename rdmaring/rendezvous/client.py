@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from rdmaring._version import __version__
 from rdmaring.rendezvous.connection import Connection, NotOurServerError
 from rdmaring.rendezvous.protocol import (
+    LINK_KEY_BYTES,
     ROUND_BYTES_MAX,
     Member,
     RendezvousError,
     job_key,
+    link_key,
 )
 from rdmaring.rendezvous.sockets import format_address
 
@@ -34,6 +36,7 @@ class Rendezvous:
     rank, world: this rank's number and how many there are.
     members: how each rank introduced itself, in rank order.
     local_ranks: the ranks that name the same host as this one, itself among them.
+    key: 16 bytes made of the job's secret, by which its links prove themselves to each other.
     One thread at a time. Closing it leaves the other ranks as they are.
     """
 
@@ -45,6 +48,7 @@ class Rendezvous:
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self.rank = member.rank
+        self.key = bytes(LINK_KEY_BYTES)  # of a world of one
         self.world = member.world
         self.members = tuple(members)
         self.local_ranks = tuple(each.rank for each in members if each.host == member.host)
@@ -103,7 +107,9 @@ class Rendezvous:
             except BaseException:
                 connection.close()
                 raise
-            return cls(member, members, connection, on_close)
+            meeting = cls(member, members, connection, on_close)
+            meeting.key = link_key(secret, job)
+            return meeting
 
     def exchange(self, mine: bytes) -> bytes:
         """Gather: give ``mine`` (as many bytes on every rank, at most 1 MiB), get all ranks' in rank order.
