@@ -109,6 +109,7 @@ CASE(two_processes)
 	CHECK_EQ(waitpid(child, &status, 0), child);
 	CHECK_EQ(status, 0);
 	close_end(&end);
+	close(fd);
 }
 
 CASE(dead_peer)
@@ -131,6 +132,7 @@ CASE(dead_peer)
 	}
 	CHECK_EQ(state_of(&end), IBV_QPS_ERR);
 	close_end(&end);
+	close(fd);
 }
 
 /* A stopped process is not a dead one: its NIC would go on to answer. */
@@ -154,6 +156,7 @@ CASE(stopped_peer)
 	CHECK_EQ(next_wc(&end).status, IBV_WC_SUCCESS);
 	CHECK_EQ(waitpid(child, NULL, 0), child);
 	close_end(&end);
+	close(fd);
 }
 
 /* Two ends that know each other, except that b was told `of_a` and a was told `of_b`. */

@@ -1,6 +1,7 @@
 /* main.c - driver CASE: exit status 0 when the case holds, else the place where it did not, on stderr. */
 #include "driver.h"
 
+#include <dirent.h>
 #include <string.h>
 
 static const struct { const char *name; case_function *run; } cases[] = {
@@ -16,11 +17,27 @@ static const struct { const char *name; case_function *run; } cases[] = {
 	ENTRY(nth_calls), ENTRY(wc_errors), ENTRY(no_device), ENTRY(unmapped), ENTRY(stopped_peer),
 };
 
+static int open_descriptors(void)
+{
+	DIR *folder = opendir("/proc/self/fd");
+	int count = 0;
+
+	CHECK(folder);
+	while (readdir(folder))
+		count++;
+	closedir(folder);
+	return count;
+}
+
 int main(int argc, char **argv)
 {
 	for (size_t i = 0; argc == 2 && i < sizeof(cases) / sizeof(cases[0]); i++) {
 		if (!strcmp(argv[1], cases[i].name)) {
+			int before = open_descriptors();
+
 			cases[i].run();
+			if (cases[i].run != leaves_all)
+				CHECK_EQ(open_descriptors(), before);
 			return 0;
 		}
 		if (!strcmp(argv[1], "--list"))
