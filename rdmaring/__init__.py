@@ -35,7 +35,7 @@ from rdmaring.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rdmaring.communicator import Communicator
     from rdmaring.plan import Plan
@@ -101,6 +101,7 @@ def init(
     transport: str | None = None,
     require: str | None = None,
     tcp_streams: int | None = None,
+    verbs: Mapping[str, Any] | None = None,
 ) -> Communicator:
     """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
 
@@ -118,6 +119,9 @@ def init(
         RDMARING_TRANSPORT, else verbs where both ends have it, and TCP where not. Inside a node: shared memory.
     require: "rdma": raise where an edge between nodes would go over TCP. Default: RDMARING_REQUIRE.
     tcp_streams: data sockets of a TCP edge, 1 to 16. Default: RDMARING_TCP_STREAMS, else 2.
+    verbs: settings of RDMA links, such as {"qps": 2, "service_level": 3, "devices": "mlx5_0"}: qps, retry_timeout_s,
+        retry_count, rnr_retry, service_level, traffic_class, hop_limit, gid_index, devices. Default:
+        RDMARING_VERBS_QPS and so on.
 
     Raises:
         ArgumentError: arguments or variables that do not fit.
@@ -132,7 +136,7 @@ def init(
     chosen = settings.read(os.environ, timeout_s)
     if reorder is not None:
         chosen = settings.with_ring_order(chosen, reorder)
-    chosen = settings.with_arguments(chosen, transport=transport, require=require, tcp_streams=tcp_streams)
+    chosen = settings.with_arguments(chosen, transport=transport, require=require, tcp_streams=tcp_streams, verbs=verbs)
     settings.set_log_level(os.environ)
     try:
         wire = ffi.string(lib.rr_wire_name()).decode()

@@ -34,6 +34,7 @@ def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Se
     options.cma = 0 if settings.cma else 1
     options.memory_budget_bytes = settings.memory_budget_bytes or 0
     options.serial_start = settings.serial_start
+    settings.verbs.fill(options.verbs)
     ffi.memmove(options.key, settings.key, len(settings.key))
     options.tcp_streams = settings.tcp_streams or 0
     options.require_rdma = settings.require_rdma

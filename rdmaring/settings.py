@@ -8,9 +8,12 @@ import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from rdmaring import verbs_settings
 from rdmaring.errors import ArgumentError
 from rdmaring.schedule import ALGORITHMS
+from rdmaring.verbs_settings import VerbsSettings
 
 TIMEOUT_S_DEFAULT = 300.0
 TRANSPORTS = ("tcp", "verbs")
@@ -42,6 +45,8 @@ VARIABLES: dict[str, str] = {
     "RDMARING_LOG": "level of the logger 'rdmaring' for programs that do not set one",
 }
 
+VARIABLES.update(verbs_settings.VARIABLES)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -53,6 +58,7 @@ class Settings:
     transports: tuple[str, ...] = TRANSPORTS  # that may serve edges between nodes
     require_rdma: bool = False
     tcp_streams: int | None = None
+    verbs: VerbsSettings = VerbsSettings()
     cma: bool = True
     slot_bytes: int | None = None
     slot_count: int | None = None
@@ -98,7 +104,12 @@ def _requires_rdma(value: str | None, name: str) -> bool:
 
 
 def with_arguments(
-    settings: Settings, *, transport: str | None = None, require: str | None = None, tcp_streams: int | None = None
+    settings: Settings,
+    *,
+    transport: str | None = None,
+    require: str | None = None,
+    tcp_streams: int | None = None,
+    verbs: Mapping[str, Any] | None = None,
 ) -> Settings:
     """What init() was given goes before the variables.
 
@@ -111,6 +122,8 @@ def with_arguments(
         settings = replace(settings, require_rdma=_requires_rdma(require, "require"))
     if tcp_streams is not None:
         settings = replace(settings, tcp_streams=tcp_streams)
+    if verbs is not None:
+        settings = replace(settings, verbs=verbs_settings.with_arguments(settings.verbs, verbs))
     if settings.require_rdma and "verbs" not in settings.transports:
         raise ArgumentError("require='rdma' with transport='tcp'; accepted is a transport that has RDMA: verbs")
     return settings
@@ -142,6 +155,7 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
         transports=_transports(env.get("RDMARING_TRANSPORT") or ",".join(TRANSPORTS), "RDMARING_TRANSPORT"),
         require_rdma=_requires_rdma(env.get("RDMARING_REQUIRE") or None, "RDMARING_REQUIRE"),
         tcp_streams=_number(env, "RDMARING_TCP_STREAMS"),
+        verbs=verbs_settings.read(env),
         cma=env.get("RDMARING_CMA", "1") != "0",
         slot_bytes=_number(env, "RDMARING_SLOT_BYTES"),
         slot_count=_number(env, "RDMARING_SLOT_COUNT"),

@@ -20,6 +20,7 @@ LEVELS = {
     "_native": 2,
     "schedule": 2,
     "rendezvous": 2,
+    "verbs_settings": 2,
     "settings": 3,
     "buffers": 3,
     "chunks": 3,
