@@ -58,7 +58,7 @@ class Settings:
     transports: tuple[str, ...] = TRANSPORTS  # that may serve edges between nodes
     require_rdma: bool = False
     tcp_streams: int | None = None
-    verbs: VerbsSettings = VerbsSettings()
+    verbs: VerbsSettings = verbs_settings.DEFAULT
     cma: bool = True
     slot_bytes: int | None = None
     slot_count: int | None = None
