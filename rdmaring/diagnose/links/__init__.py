@@ -1,0 +1,1 @@
+"""What each edge between the ranks carries, and which one is slow."""
