@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,22 +46,20 @@ def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Se
 
 
 def set_ring(comm: Communicator) -> None:
-    """In which order the world's rings visit its ranks: as its settings say.
+    """In which order rings visit the ranks: as the settings say; else the ranks of each node one after another.
 
     Raises:
-        ArgumentError: the order is none of this world's ranks.
+        ArgumentError: the order is none of this communicator's ranks.
     """
-    wished = comm._settings.ring_order
-    if wished is None:
-        found = ring_order(comm._nodes)
-        comm._order = None if found == tuple(range(comm.size)) else found
-        return
-    if sorted(wished) != list(range(comm.size)):
+    order = comm._settings.ring_order
+    if order is None:
+        order = ring_order(comm._nodes)
+    elif sorted(order) != list(range(comm.size)):
         raise ArgumentError(
-            f"the ring order (reorder= or RDMARING_RING_ORDER) is {','.join(map(str, wished)) or 'empty'}; "
+            f"the ring order (reorder= or RDMARING_RING_ORDER) is {','.join(map(str, order)) or 'empty'}; "
             f"accepted is each of the ranks 0..{comm.size - 1} once"
         )
-    comm._order = wished
+    comm._order = None if order == tuple(range(comm.size)) else order
 
 
 def _round(parent: Communicator, mine: bytes) -> list[bytes]:
@@ -104,7 +103,9 @@ def split(parent: Communicator, color: int | None, key: int) -> Communicator | N
     if handle is None:
         return None
     name = f"{parent.name}/{color}"
-    comm = Communicator(handle, ranks.index(parent.rank), len(ranks), name, parent._settings)
-    if parent._order is not None:
-        comm._order = order_within(parent._order, ranks)
+    settings = parent._settings
+    if settings.ring_order is not None:
+        settings = replace(settings, ring_order=order_within(settings.ring_order, ranks))
+    comm = Communicator(handle, ranks.index(parent.rank), len(ranks), name, settings)
+    set_ring(comm)
     return comm

@@ -17,6 +17,7 @@ from rdmaring._version import __version__
 SUBCOMMANDS = {
     "run": "Start the ranks of a job on this machine.",
     "bench": "Time the collectives over a range of sizes.",
+    "links": "Measure every edge between the ranks, and name the slow one.",
     "schedule": "Print, verify and save schedules.",
     "doctor": "Say what is wrong with this machine or a pair of machines, why, and what to do.",
 }
@@ -25,6 +26,7 @@ EXAMPLES = """\b
 Examples:
   rdmaring run -n 4 train.py --epochs 3
   rdmaring bench -n 4
+  mpirun --host a,b rdmaring links --live
   rdmaring schedule ring -n 8
   rdmaring doctor
 """

@@ -8,7 +8,7 @@ and the wires unless the caller wants pairs side by side.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +103,10 @@ class Measure:
         return self._rates(lambda pair: dose(float(rough.gb_s[pair]), share_s), rounds, "rates")
 
     def again(self, pairs: Sequence[Pair], rough: Rates, budget_s: float) -> Rates:
-        """Some edges once more, one at a time."""
-        share_s = budget_s / max(1, len(pairs))
-        return self._rates(lambda pair: dose(float(rough.gb_s[pair]), share_s), [[p] for p in pairs], "slow edges again")
+        """Some edges once more, one at a time, each with its share of the time that all edges have."""
+        share_s = budget_s / max(1, len(self._rounds()))
+        alone = [[pair] for pair in pairs]
+        return self._rates(lambda pair: dose(float(rough.gb_s[pair]), share_s), alone, "slow edges again")
 
     # ---- how ----
 
@@ -199,6 +200,3 @@ def expected_bytes(seed: int, pair: Pair, nbytes: int) -> Bytes:
     """What goes over an edge; any byte out of place shows."""
     return np.random.default_rng([seed, *pair]).integers(0, 256, nbytes, dtype=np.uint8)
 
-
-def flat(rounds: Iterable[Iterable[Pair]]) -> list[Pair]:
-    return [pair for batch in rounds for pair in batch]

@@ -15,6 +15,7 @@ class Member:
     node: int
     host: str
     pid: int
+    cpus: tuple[int, ...]  # on which it may run
     counters: dict[str, int] = field(default_factory=dict)
 
 
@@ -58,8 +59,9 @@ class Edge:
 class RingEdge:
     """One edge of the ring during an all-reduce.
 
-    transfer_us: what the bytes it carried take at its measured rate; wait_us: the rest of the operation, in which its
-    sender waited for credit or for what it had to pass on.
+    elapsed_us: of the operation, on the rank where it took longest. transfer_us: what the bytes that
+    the edge carried take at its measured rate; wait_us: the rest, in which its sender waited for credit or for what it
+    had to pass on.
     """
 
     source: int
@@ -130,6 +132,7 @@ class Report:
     edges: tuple[Edge, ...]
     ring: Ring | None  # None: a world of one
     slow: tuple[Slow, ...]
+    not_judged: tuple[str, ...]  # which edges could not be compared, and why
     best_order: tuple[int, ...]
     best_bottleneck_gb_s: float
     bottleneck_gb_s: float  # of the ring as it is

@@ -1,0 +1,208 @@
+"""``rdmaring links``: measure every edge between the ranks, name the slow one, find the best ring."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+import rdmaring
+from rdmaring.cli import heat_map
+from rdmaring.cli.links_tables import as_json, show
+from rdmaring.diagnose.links.measure import BUDGET_S, Advance
+from rdmaring.diagnose.links.probe import Options, probe
+from rdmaring.diagnose.links.records import Report
+from rdmaring.errors import RdmaringError
+from rdmaring.launch import CommandError, Job, run_job
+from rdmaring.rendezvous import RendezvousError
+from rdmaring.rendezvous.environment import detect, is_described
+
+ARGUMENTS = "rdmaring.links.arguments"
+SLOW_FOUND = 3  # the exit code
+
+# Ranks run this; the folder of the package comes last, as it may be found by nothing else.
+RANK_PROGRAM = """\
+import sys
+folder = sys.argv.pop(1)
+sys.path = [path for path in sys.path if path] + [folder]
+from rdmaring.cli.main import main
+main()
+"""
+
+EPILOG = """\b
+Examples:
+  rdmaring links -n 4                                    4 ranks on this machine
+  mpirun --host a,b,c,d rdmaring links --live            one rank on each of four hosts
+  srun -N 8 --ntasks-per-node 1 rdmaring links --live    the same under Slurm
+  torchrun --nproc-per-node 2 --no-python rdmaring links --live
+  scripts/hosts --hosts 6 -- rdmaring links --live       hosts that are network namespaces
+  rdmaring links -n 4 --picture map.png --json > links.json
+  mpirun --host a,b,c,d rdmaring links --live --reorder  and the order for RDMARING_RING_ORDER
+
+\b
+It starts ranks on this machine alone; on others a launcher does: it must start `rdmaring links --live` as
+every rank.
+  bandwidth   from a rank (row) to another (column), one edge at a time unless --parallel; median of 3 or more
+              messages of up to 4 MiB in registered memory, every byte compared; GB/s are 10^9 bytes a second
+  latency     half a round trip of 8 bytes, median
+  slow        below 0.7 of the median of the edges of the same transport, and outside of their scatter; measured
+              again before it is said. A host is named if all edges that it sends on, receives on, or both, are slow
+  ring        each edge in an all-reduce: what its bytes take at its measured rate, and how long it waited
+  expected    from port speed and PCIe, where sysfs tells them
+Exit code: 0; 3 if a slow edge, host or rank was named; 1 if bytes arrived wrong or a rank failed; 2 for wrong usage.
+"""
+
+
+class _KeepArguments(click.Command):
+    """Remembers its arguments as they came: the ranks get the same."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command("links", cls=_KeepArguments, epilog=EPILOG)
+@click.option("-n", "--ranks", type=click.IntRange(2, 256), help="Start this many ranks on this machine.")
+@click.option("--live", is_flag=True, help="Be a rank of the launcher that started this process.")
+@click.option("--reorder", is_flag=True, help="Show the best ring, and the setting that makes jobs use it.")
+@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Draw a heat map of the bandwidths: .png, .svg, .pdf.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=BUDGET_S,
+    show_default=True,
+    help="About how long to measure bandwidths. Each edge gets its share, 3 messages at least.",
+)
+@click.option("--seed", type=click.IntRange(0, 1 << 31), default=0, show_default=True, help="Of the data sent.")
+@click.option("--parallel", is_flag=True, help="Measure pairs that have no rank in common at the same time.")
+@click.option(
+    "--pin/--no-pin",
+    default=None,
+    envvar="RDMARING_PIN",
+    help="With -n: bind rank r to CPU r mod CPUs; without either, only if ranks outnumber CPUs.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    ranks: int | None,
+    live: bool,
+    reorder: bool,
+    json_wanted: bool,
+    picture: Path | None,
+    seconds: float,
+    seed: int,
+    parallel: bool,
+    pin: bool | None,
+) -> int:
+    """Measure bandwidth and latency from every rank to every other, with the data checked; name the slow edge.
+
+    With -n it starts its ranks on this machine; with --live it is a rank of the launcher that started it
+    (rdmaring run, mpirun, srun, torchrun), and all ranks of the job must run it.
+    """
+    _check_place(ranks, live)
+    if picture is not None:
+        _check_picture(picture)
+    if not is_described(os.environ):
+        assert ranks is not None
+        return _start(ctx.meta[ARGUMENTS], ranks, pin)
+    try:
+        with rdmaring.init() as comm, _progress(shown=comm.rank == 0) as advance:
+            report = probe(comm, Options(seed=seed, budget_s=seconds, parallel=parallel), advance)
+            first = comm.rank == 0
+    except (RdmaringError, MemoryError) as error:
+        click.echo(f"rdmaring links: {error or 'no memory for the buffers'}", err=True)
+        return 1
+    if first:
+        if json_wanted:
+            click.echo(as_json(report))
+        else:
+            show(report, sys.stdout, reorder=reorder)
+        if picture is not None:
+            heat_map.save(report, picture)
+    return _exit_code(report)
+
+
+def _exit_code(report: Report) -> int:
+    if report.wrong:
+        return 1
+    return SLOW_FOUND if report.slow else 0
+
+
+def _check_place(ranks: int | None, live: bool) -> None:
+    """Whether this process is to start ranks or to be one."""
+    try:
+        described = is_described(os.environ)
+        place = detect(os.environ)
+    except RendezvousError as error:
+        raise click.UsageError(f"{error}. {error.hint}") from None
+    if live and not described:
+        raise click.UsageError(
+            "--live: no launcher has started this process. Start it as every rank of a job, such as "
+            "`mpirun --host a,b rdmaring links --live`, or use -n for ranks on this machine"
+        )
+    if described and ranks is not None and ranks != place.world:
+        raise click.UsageError(
+            f"-n is {ranks}, but a launcher has started this process as rank {place.rank} of {place.world}; "
+            "leave out -n there"
+        )
+    if not described and ranks is None:
+        raise click.UsageError("either -n for ranks on this machine, or --live under a launcher")
+    if described and place.world < 2:
+        raise click.UsageError("the job has one rank: there is no edge to measure")
+
+
+def _check_picture(path: Path) -> None:
+    """What would fail after the measuring fails now."""
+    if not path.absolute().parent.is_dir():
+        raise click.BadParameter(f"{str(path)!r}: there is no such folder", param_hint="--picture")
+    try:
+        heat_map.check_picture(path)
+    except heat_map.PictureError as error:
+        raise click.BadParameter(str(error), param_hint="--picture") from None
+
+
+def _start(arguments: list[str], ranks: int, pin: bool | None) -> int:
+    folder = str(Path(rdmaring.__file__).resolve().parents[1])
+    program = [sys.executable, "-c", RANK_PROGRAM, folder, "links", *arguments]
+    try:
+        return run_job(Job(program, ranks, pin=pin, direct=True))
+    except CommandError as error:
+        click.echo(f"rdmaring links: {error}", err=True)
+        return error.exit_code
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[Advance]:
+    """A bar on a terminal's standard error, on rank 0."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        auto_refresh=False,  # its thread would disturb what is measured
+        disable=not (shown and sys.stderr.isatty()),
+    )
+    task = bar.add_task("", total=1)
+
+    def advance(what: str, done: int, total: int) -> None:
+        bar.update(task, description=what, completed=done, total=total, refresh=True)
+
+    with bar:
+        yield advance
