@@ -114,7 +114,8 @@ def init(
         job: one that runs again needs another, or another prefix.
     mpi: in place of all of these: an mpi4py communicator; its ranks become ours.
     reorder: the ranks in the order in which rings visit them, equal on all ranks. Default: RDMARING_RING_ORDER,
-        else the ranks of each node one after another; False: that, whatever the variable says.
+        else the ranks of each node one after another; False: that, whatever the variable says. True: all edges are
+        measured for some seconds, and the ring with the fastest slowest edge is taken.
     transport: what may serve edges between nodes: "tcp", "verbs", or both between commas. Default:
         RDMARING_TRANSPORT, else verbs where both ends have it, and TCP where not. Inside a node: shared memory.
     require: "rdma": raise where an edge between nodes would go over TCP. Default: RDMARING_REQUIRE.
@@ -154,6 +155,10 @@ def init(
     comm = Communicator(handle, meeting.rank, meeting.world, "world", chosen, meeting)
     try:
         group.set_ring(comm)
+        if reorder is True:
+            from rdmaring.diagnose.links.probe import measured_order
+
+            group.use_ring(comm, measured_order(comm))
     except BaseException:
         comm.close()
         raise

@@ -62,6 +62,15 @@ def set_ring(comm: Communicator) -> None:
     comm._order = None if order == tuple(range(comm.size)) else order
 
 
+def use_ring(comm: Communicator, order: tuple[int, ...]) -> None:
+    """From now on rings visit the ranks in this order, equal on all of them; in groups split off later, too."""
+    comm._settings = replace(comm._settings, ring_order=order)
+    set_ring(comm)
+    comm._fast.clear()
+    comm._small.clear()
+    comm._plans.clear()
+
+
 def _round(parent: Communicator, mine: bytes) -> list[bytes]:
     """Every parent rank's bytes, at most RECORD_BYTES of each."""
     part = np.zeros(RECORD_BYTES, np.uint8)

@@ -167,14 +167,14 @@ def with_ring_order(settings: Settings, reorder: Sequence[int] | bool) -> Settin
     """What init()'s ``reorder`` asks for goes before RDMARING_RING_ORDER.
 
     Raises:
-        ArgumentError: it is neither False nor a sequence of ranks.
+        ArgumentError: it is neither a bool nor a sequence of ranks.
     """
-    if reorder is False:
+    if isinstance(reorder, bool):
         return replace(settings, ring_order=None)
     try:
-        return replace(settings, ring_order=tuple(operator.index(rank) for rank in reorder))  # type: ignore[union-attr]
+        return replace(settings, ring_order=tuple(operator.index(rank) for rank in reorder))
     except TypeError:
-        raise ArgumentError(f"reorder is {reorder!r}; accepted are a sequence of ranks, and False") from None
+        raise ArgumentError(f"reorder is {reorder!r}; accepted are a sequence of ranks, True and False") from None
 
 
 def set_log_level(env: Mapping[str, str]) -> None:

@@ -35,9 +35,7 @@ def save(report: Report, path: Path) -> None:
         axes.set_yticks(range(report.world), labels)
         for edge in report.edges:
             colour = "white" if edge.gb_s < DARK_BELOW * most else "black"
-            axes.text(
-                edge.target, edge.source, f"{edge.gb_s:.3g}", ha="center", va="center", color=colour, fontsize=8
-            )
+            axes.text(edge.target, edge.source, f"{edge.gb_s:.3g}", ha="center", va="center", color=colour, fontsize=8)
     for slow in report.slow:
         for edge in report.edges:
             if slow.what == "edge":

@@ -8,7 +8,8 @@ from rdmaring.schedule.rows import WINDOW_MIN, Buffer, Op, Receive, Row, Schedul
 
 
 def transfer(world: int, source: int, target: int) -> Schedule:
-    """The vector in ``source``'s INPUT goes to ``target``'s OUTPUT; a part of a broadcast, and called as one.
+    """The vector in ``source``'s INPUT goes to ``target``'s OUTPUT; a part of a broadcast in place, and called
+    as one.
 
     Raises:
         ScheduleError: source and target are not two ranks of the world.

@@ -199,4 +199,3 @@ def dose(rough_gb_s: float, share_s: float) -> Dose:
 def expected_bytes(seed: int, pair: Pair, nbytes: int) -> Bytes:
     """What goes over an edge; any byte out of place shows."""
     return np.random.default_rng([seed, *pair]).integers(0, 256, nbytes, dtype=np.uint8)
-

@@ -110,9 +110,7 @@ def _exact(rates: Matrix, times: Matrix, nodes: Sequence[int]) -> tuple[int, ...
     return min(found)[2]
 
 
-def _best_path(
-    rates: Matrix, times: Matrix, nodes: Sequence[int], start: int
-) -> tuple[float, float, tuple[int, ...]]:
+def _best_path(rates: Matrix, times: Matrix, nodes: Sequence[int], start: int) -> tuple[float, float, tuple[int, ...]]:
     """The best ring that begins at ``start``: minus its bottleneck, its latency, its order.
 
     Paths to one rank through one set of ranks can be compared by bottleneck alone, but the one with the better

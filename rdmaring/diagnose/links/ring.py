@@ -12,7 +12,7 @@ from rdmaring.diagnose.links.records import GB, Ring, RingEdge
 from rdmaring.diagnose.links.reorder import bottleneck, edges_of
 
 RUN_S = 0.4  # about what one all-reduce should take
-BYTES_MIN, BYTES_MAX = 1 << 20, 64 << 20
+BYTES_MIN, BYTES_MAX = 1 << 20, 16 << 20
 RUNS = 3
 VALUES = 997  # of the elements, which repeat: sums of them are exact in float32 for any world that fits a machine
 

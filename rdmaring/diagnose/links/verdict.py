@@ -151,9 +151,7 @@ def _unit_slow(
     ]
     evidence += [line for rank in ranks for line in _counter_lines(members[rank])]
     text = f"{named} is slow {doing} over {group.transport}: {rate:.4g} GB/s, {rate / reference:.2f} of the others"
-    return Slow(
-        group.what, None, None, ranks, direction, group.transport, rate, reference, text, tuple(evidence)
-    )
+    return Slow(group.what, None, None, ranks, direction, group.transport, rate, reference, text, tuple(evidence))
 
 
 # ---- single edges ----
