@@ -118,7 +118,9 @@ def command(
         return _start(ctx.meta[ARGUMENTS], ranks, pin)
     try:
         with rdmaring.init() as comm, _progress(shown=comm.rank == 0) as advance:
-            report = probe(comm, Options(seed=seed, budget_s=seconds, parallel=parallel), advance)
+            sysfs = Path(os.environ.get("RDMARING_SYSFS") or "/sys")
+            options = Options(seed=seed, budget_s=seconds, parallel=parallel, sys=sysfs)
+            report = probe(comm, options, advance)
             first = comm.rank == 0
     except (RdmaringError, MemoryError) as error:
         click.echo(f"rdmaring links: {error or 'no memory for the buffers'}", err=True)
