@@ -278,9 +278,7 @@ def quick(**given_: Any) -> Request:
     return make_request(**{"sizes": "4,8K", "samples": 3, "warmup": 1, "batch": 2, **given_})
 
 
-@pytest.mark.parametrize(
-    "ways", [{}, {"registered": True}, {"plan": True, "collectives": "all_reduce,broadcast"}]
-)
+@pytest.mark.parametrize("ways", [{}, {"registered": True}, {"plan": True, "collectives": "all_reduce,broadcast"}])
 def test_a_world_of_one(comm: Any, ways: dict[str, Any]) -> None:
     every = "all_reduce,reduce_scatter,all_gather,broadcast,reduce"
     request = quick(**{"collectives": every, "dtypes": "float32,bfloat16,int8", "ops": "sum,avg,max", **ways})

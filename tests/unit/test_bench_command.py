@@ -111,9 +111,7 @@ def test_the_picture_has_a_curve_for_each_algorithm_and_dtype(report: Any, tmp_p
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_that_cannot_be_drawn_is_refused_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_picture_that_cannot_be_drawn_is_refused_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(PictureError, match="png"):
         check_picture(tmp_path / "picture.xyz")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -139,9 +137,7 @@ def bench(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess
 
 def test_two_ranks_print_one_document(tmp_path: Path) -> None:
     quickly = ("--iters", "2", "--warmup", "1", "--batch", "2")
-    result = bench(
-        "-n", "2", "--sizes", "8:64K:x8", "--algorithm", "ring,naive", "--json", *quickly, cwd=tmp_path
-    )
+    result = bench("-n", "2", "--sizes", "8:64K:x8", "--algorithm", "ring,naive", "--json", *quickly, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     document = json.loads(result.stdout)
@@ -170,9 +166,7 @@ def test_the_naive_root_carries_half_of_all_and_the_ring_is_balanced(tmp_path: P
 
 
 def test_the_table_has_no_prefix_of_ranks_and_no_bar(tmp_path: Path) -> None:
-    result = bench(
-        "-n", "2", "--sizes", "1K", "--iters", "1", "--batch", "1", "--csv", "rows.csv", cwd=tmp_path
-    )
+    result = bench("-n", "2", "--sizes", "1K", "--iters", "1", "--batch", "1", "--csv", "rows.csv", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     rows = [line for line in result.stdout.splitlines() if not line.startswith("#")]
@@ -209,9 +203,7 @@ def test_ranks_of_a_launcher_are_not_started_again(tmp_path: Path) -> None:
     assert "rank 0 of 3" in result.stderr
 
 
-def test_a_wrong_element_is_exit_code_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_element_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("rdmaring.bench.operands.count_wrong", lambda *arguments: 3)
     arguments = ["bench", "--sizes", "8", "--iters", "1", "--batch", "1", "--in-place"]
     assert cli.main(args=arguments, standalone_mode=False) == 1

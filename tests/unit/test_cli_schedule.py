@@ -40,8 +40,7 @@ def test_a_ring_of_four_is_printed_and_proven(run: Callable[..., Outcome]) -> No
     result = out.splitlines()[-2:]
     # 2(N-1) steps, 2(N-1)/N of the vector, on every link; N ranks of 2N - 1 rows.
     assert result[0] == (
-        "steps 6; sent by a rank 3/2 (1.500) of the vector; busiest link 3/2 (1.500); window 3; "
-        "28 rows, 24 transfers"
+        "steps 6; sent by a rank 3/2 (1.500) of the vector; busiest link 3/2 (1.500); window 3; 28 rows, 24 transfers"
     )
     assert result[1].startswith("proven for 4 ranks: every contribution exactly once")
 

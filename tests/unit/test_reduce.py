@@ -47,9 +47,7 @@ LEVELS = range(LEVEL_NAMES.index(BEST_NAME) + 1)
 COUNTS = [0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 1000]
 
 
-def apply(
-    dtype: str, redop: str, sources: Sequence[Array], out: Array, scale: float = 1.0, level: int = 0
-) -> int:
+def apply(dtype: str, redop: str, sources: Sequence[Array], out: Array, scale: float = 1.0, level: int = 0) -> int:
     """The status of one call; `out` has the result. Arrays: one-dimensional, contiguous, of `dtype`."""
     pointers = ffi.new("void *[]", [ffi.cast("void *", source.ctypes.data) for source in sources])
     return int(
@@ -105,9 +103,7 @@ def assert_same(got: Array, want: Array, zero_sign: bool = True) -> None:
             if not zero_sign:
                 same |= (got == 0) & (want == 0)
     wrong = np.flatnonzero(~same)
-    assert wrong.size == 0, (
-        f"element {wrong[0]} is {got[wrong[0]]}, not {want[wrong[0]]} ({wrong.size} differ)"
-    )
+    assert wrong.size == 0, f"element {wrong[0]} is {got[wrong[0]]}, not {want[wrong[0]]} ({wrong.size} differ)"
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -135,9 +131,7 @@ def test_avg_and_scale_multiply_once_in_the_accumulated_type(dtype: str, level: 
         for source_count in (1, 2, 3, 4, 7):
             sources = [random_array(rng, dtype, count, any_bits=False) for _ in range(source_count)]
             for redop, scale in (("avg", 1.0), ("avg", 0.3), ("sum", 1 / 3), ("max", -2.5), ("prod", 1e-5)):
-                assert_same(
-                    reduced(dtype, redop, sources, scale, level), expected(dtype, redop, sources, scale)
-                )
+                assert_same(reduced(dtype, redop, sources, scale, level), expected(dtype, redop, sources, scale))
 
 
 @pytest.mark.parametrize("level", LEVELS)

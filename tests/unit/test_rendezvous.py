@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from unit.rendezvous_ranks import LONG_S, SECRET, all_ranks, enter, free_port, serving
 
-from rdmaring.rendezvous import RendezvousError, join
+from rdmaring.rendezvous import Rendezvous, RendezvousError, join
 from rdmaring.rendezvous.protocol import ROUND_BYTES_MAX
 from rdmaring.rendezvous.server import Server
 from rdmaring.rendezvous.sockets import listen, parse_address
@@ -79,6 +79,75 @@ def test_ipv6() -> None:
         assert all_ranks(2, lambda rank: enter(address, rank, 2).exchange(b"%d" % rank)) == [b"01", b"01"]
 
 
+SCOPED = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from rdmaring.rendezvous import join
+address = sys.argv[1]
+def body(rank):
+    with join(rank, 3, address, 20, env={"RDMARING_SECRET": "s"}) as meeting:
+        return meeting.exchange(b"%d" % rank)
+with ThreadPoolExecutor(3) as pool:
+    print(list(pool.map(body, range(3))))
+"""
+# A network namespace of its own, which ends with the command: no address of the machine is needed.
+LINK_LOCAL = """
+set -e
+ip link set lo up
+ip link add wire0 type veth peer name wire1
+ip address add fe80::1/64 dev wire0 nodad
+ip link set wire0 up; ip link set wire1 up
+exec "$@"
+"""
+
+
+def test_a_scoped_link_local_address(tmp_path: Path) -> None:
+    if not Path("/proc/net/if_inet6").exists():
+        return  # this kernel has no IPv6 at all
+    unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "--map-root-user"]
+    inside = ["sh", "-c", LINK_LOCAL, "sh", sys.executable, "-c", SCOPED, "[fe80::1%wire0]:29400"]
+    done = subprocess.run([*unshare, *inside], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == str([b"012"] * 3), done.stderr
+
+
+SOCKETS = """
+import os, sys
+from rdmaring.rendezvous import Rendezvous
+meeting = Rendezvous.connect(
+    [("127.0.0.1", int(sys.argv[1]))], 1, int(sys.argv[2]), sys.argv[3].encode(), 20, host="here"
+)
+meeting.exchange(b"1")
+print(sum(os.readlink(f"/proc/self/fd/{fd}").startswith("socket:") for fd in os.listdir("/proc/self/fd")
+          if os.path.islink(f"/proc/self/fd/{fd}")))
+"""
+
+
+@pytest.mark.parametrize("world", [2, 9])
+def test_a_rank_needs_one_socket_however_many_there_are(world: int, tmp_path: Path) -> None:
+    with serving(world) as address, ThreadPoolExecutor(world) as pool:
+        command = [sys.executable, "-c", SOCKETS, str(address[1]), str(world), SECRET.decode()]
+        others = [rank for rank in range(world) if rank != 1]
+        waiting = [pool.submit(lambda r=rank: enter(address, r, world, wire="").exchange(b"x")) for rank in others]
+        done = subprocess.run(
+            command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.stdout.strip() == "1", done.stderr
+        assert all(each.result() for each in waiting)
+
+
+def test_of_several_addresses_the_one_that_answers_is_found() -> None:
+    """In front: nobody, a name that does not exist, and a stranger who proves nothing."""
+    with serving(2) as address, socket.create_server(("127.0.0.1", 0)) as stranger:
+        wrong = [("127.0.0.1", free_port()), ("no-such-host.invalid", 5), stranger.getsockname()]
+
+        def body(rank: int) -> bytes:
+            places = [*wrong, address] if rank else [address]
+            with Rendezvous.connect(places, rank, 2, SECRET, LONG_S, host="here") as meeting:
+                return meeting.exchange(b"%d" % rank)
+
+        assert all_ranks(2, body) == [b"01", b"01"]
+
+
 def test_a_rank_may_come_before_the_server() -> None:
     port = free_port()
 
@@ -122,7 +191,7 @@ WAITING_RANK = [
     sys.executable,
     "-c",
     "import sys; from rdmaring.rendezvous import Rendezvous as R; "
-    "R.connect([('127.0.0.1', int(sys.argv[1]))], 1, 3, sys.argv[2].encode(), 60, host='here')",
+    "R.connect([('127.0.0.1', int(sys.argv[1]))], 1, 3, sys.argv[2].encode(), 60, host='here', wire='wire 1')",
 ]
 
 
@@ -165,9 +234,7 @@ def test_after_a_failed_assembly_the_same_job_can_assemble() -> None:
         assert all_ranks(2, lambda rank: enter(address, rank, 2).exchange(b"%d" % rank)) == [b"01", b"01"]
 
 
-def test_a_rank_that_dies_while_others_assemble_may_come_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rank_that_dies_while_others_assemble_may_come_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.INFO, "rdmaring"),
         serving(3) as address,
@@ -270,7 +337,7 @@ def test_the_end_of_the_server_is_told_in_words() -> None:
 FORKING_RANK = """
 import os, sys, time
 from rdmaring.rendezvous import Rendezvous
-Rendezvous.connect([("127.0.0.1", int(sys.argv[1]))], 1, 2, sys.argv[2].encode(), 20, host="here")
+Rendezvous.connect([("127.0.0.1", int(sys.argv[1]))], 1, 2, sys.argv[2].encode(), 20, host="here", wire="wire 1")
 if os.fork() == 0:
     print(os.getpid(), flush=True)
     time.sleep(60)

@@ -92,9 +92,7 @@ def test_addresses_round_trip(text: str) -> None:
     assert format_address(parse_address(text)) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "host", "host:", ":5", "host:0", "host:65536", "host:-1", "::1:80", "h:\u0663"]
-)
+@pytest.mark.parametrize("text", ["", "host", "host:", ":5", "host:0", "host:65536", "host:-1", "::1:80", "h:\u0663"])
 def test_a_wrong_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="address"):
         parse_address(text)

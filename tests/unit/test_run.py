@@ -149,9 +149,7 @@ def test_lines_do_not_mix_where_stdout_and_stderr_are_one(tmp_path: Path) -> Non
     assert sorted(both.stdout.splitlines()) == sorted(whole * 300)
 
 
-def test_any_byte_passes_and_a_last_line_without_newline_too(
-    run: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_any_byte_passes_and_a_last_line_without_newline_too(run: Callable[..., Result], tmp_path: Path) -> None:
     text = "sys.stdout.buffer.write(bytes(range(256)) + b'\\n\\n' + b'end')\n"
     result = run("-n", "1", script(tmp_path, text))
     before, after = bytes(range(10)), bytes(range(11, 256))
@@ -286,9 +284,7 @@ def test_one_rank_alone_has_no_others(run: Callable[..., Result]) -> None:
     assert (result.returncode, result.stderr) == (7, b"rdmaring run: rank 0 failed: exit status 7\n")
 
 
-def test_who_has_ended_well_before_the_failure_is_not_spoken_of(
-    run: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_who_has_ended_well_before_the_failure_is_not_spoken_of(run: Callable[..., Result], tmp_path: Path) -> None:
     result = run("-n", "2", script(tmp_path, "if rank == 1: time.sleep(0.5); sys.exit(4)\n"))
     assert (result.returncode, result.stderr) == (4, b"rdmaring run: rank 1 failed first: exit status 4\n")
 
@@ -332,9 +328,7 @@ def test_keep_going_lets_survivors_run_on(run: Callable[..., Result], tmp_path: 
 # ---- nothing is left behind ----
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_to_the_launcher_ends_everything(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with running(tmp_path, "-n", "3", script(tmp_path, WITH_CHILDREN), stderr=subprocess.PIPE) as process:
         found = pids(tmp_path, 3)
@@ -387,9 +381,7 @@ def test_what_a_rank_started_ends_with_it(run: Callable[..., Result], tmp_path: 
     assert not any(lives(int(line.split()[1])) for line in result.stdout.splitlines())
 
 
-def test_a_daemon_that_holds_the_pipe_does_not_hold_the_launcher(
-    run: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_a_daemon_that_holds_the_pipe_does_not_hold_the_launcher(run: Callable[..., Result], tmp_path: Path) -> None:
     text = "daemon = subprocess.Popen(['sleep', '100'], start_new_session=True)\nprint(daemon.pid)\n"
     began = time.monotonic()
     result = run("-n", "1", script(tmp_path, text))

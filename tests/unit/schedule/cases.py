@@ -43,9 +43,7 @@ def reordered(worlds: Iterable[int], names: Iterable[tuple[str, str]]) -> Iterat
 def with_rows(schedule: Schedule, rank: int, rows: Sequence[Row]) -> Schedule:
     """The schedule with another table for one rank, everything it declares left as it was."""
     own = tuple(rows)
-    return replace(
-        schedule, make_rows=lambda other: own if other == rank else schedule.rows(other), _cache={}
-    )
+    return replace(schedule, make_rows=lambda other: own if other == rank else schedule.rows(other), _cache={})
 
 
 def title(schedule: Schedule) -> str:

@@ -70,9 +70,7 @@ class Machine:
         self.inputs = [vector.copy() for vector in inputs]
         self.outputs = self.inputs if in_place else [np.full_like(v, POISON) for v in inputs]
         longest = offsets[-1]
-        self.cells = [
-            [np.full(longest, POISON, np.int64) for _ in range(schedule.scratch_cells)] for _ in inputs
-        ]
+        self.cells = [[np.full(longest, POISON, np.int64) for _ in range(schedule.scratch_cells)] for _ in inputs]
         self.base = [0] * schedule.world
         self.links: dict[tuple[int, int], Link] = {}
         self.progress = [

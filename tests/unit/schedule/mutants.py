@@ -33,9 +33,7 @@ def _renumbered(rows: Sequence[Row], order: Sequence[int]) -> tuple[Row, ...]:
     place = {old: new for new, old in reversed(list(enumerate(order)))}
 
     def moved(row: Row) -> Row:
-        return replace(
-            row, after=tuple(sorted(After(place[old], kind) for old, kind in row.after if old in place))
-        )
+        return replace(row, after=tuple(sorted(After(place[old], kind) for old, kind in row.after if old in place)))
 
     return tuple(moved(rows[old]) for old in order)
 
@@ -68,9 +66,7 @@ def _changed_rows(schedule: Schedule, rank: int, row: Row) -> Iterator[tuple[str
             yield f"drop {kind}", f"peer {edge.peer}", replace(row, **without)
             for peer in range(schedule.world):
                 if peer != edge.peer:
-                    other: dict[str, Any] = {
-                        field: (*edges[:place], edge._replace(peer=peer), *edges[place + 1 :])
-                    }
+                    other: dict[str, Any] = {field: (*edges[:place], edge._replace(peer=peer), *edges[place + 1 :])}
                     yield "wrong peer", f"{kind} peer {edge.peer} becomes {peer}", replace(row, **other)
     if row.op is not Op.NONE:
         op = Op.COPY if row.op is Op.REDUCE else Op.REDUCE

@@ -13,9 +13,7 @@ from unit.schedule.machine import POST_FACTOR, Machine, Vector
 from rdmaring.schedule import Schedule, generate
 
 
-def expected(
-    schedule: Schedule, inputs: list[Vector], rank: int, offsets: list[int]
-) -> list[tuple[int, Vector]]:
+def expected(schedule: Schedule, inputs: list[Vector], rank: int, offsets: list[int]) -> list[tuple[int, Vector]]:
     """What the collective must leave on ``rank``: pieces of the vector, each with its offset."""
     total = np.sum(inputs, axis=0) * POST_FACTOR
     own = slice(offsets[rank], offsets[rank + 1]) if len(offsets) > rank + 1 else slice(0, 0)

@@ -80,9 +80,7 @@ def test_an_unmet_receive_is_named() -> None:
     schedule = generate("all_gather", "ring", 3)
     tables = tables_of(schedule)
     tables[1] = [tables[1][0], replace(tables[1][1], sends=()), tables[1][2]]
-    with pytest.raises(
-        ScheduleError, match="rank 2 row 2 chunk 0: waits for ever to receive slice 0, for rank 1"
-    ):
+    with pytest.raises(ScheduleError, match="rank 2 row 2 chunk 0: waits for ever to receive slice 0, for rank 1"):
         check_progress(tables, schedule.window, (1,))
 
 

@@ -146,9 +146,7 @@ def _reads_too_soon() -> Schedule:
 
 def _reads_while_it_is_written() -> Schedule:
     """Rank 0 receives into scratch and copies from there, without waiting."""
-    root = Row(
-        0, Buffer.OUTPUT, 0, 1, Op.COPY, operand=Buffer.INPUT, flags=Flag.FIRST, sends=(Send(0, None),)
-    )
+    root = Row(0, Buffer.OUTPUT, 0, 1, Op.COPY, operand=Buffer.INPUT, flags=Flag.FIRST, sends=(Send(0, None),))
     store = Row(0, Buffer.SCRATCH, 0, 1, Op.COPY, receives=(Receive(1, Buffer.OUTPUT),))
     load = Row(0, Buffer.OUTPUT, 0, 1, Op.COPY, operand=Buffer.SCRATCH)
     good = from_rows("broadcast", "bad", [[store, load], [root]], chunk_count=1, root=1)
