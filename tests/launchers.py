@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,6 +26,30 @@ INSTALL_TIMEOUT_S = 600
 LAUNCHERS_OWN = re.compile(
     r"(RDMARING|OMPI|PMIX?|PRTE|HYD|MPI|I_MPI|SLURM|TORCHELASTIC)_|(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT))$"
 )
+PYTHON = sys.executable
+RDMARING = str(Path(PYTHON).with_name("rdmaring"))
+TIMEOUT_S = 60
+
+PRELUDE = """
+import json, os, sys
+import numpy as np
+import rdmaring as rr
+
+def say(**what):
+    # One write: launchers cut what ranks print between writes.
+    os.write(1, ("SAY " + json.dumps(what) + "\\n").encode())
+
+def sums(comm):
+    x = np.arange(1000.0) + comm.rank
+    comm.all_reduce(x)
+    say(rank=comm.rank, size=comm.size, sums=[x[0], x[1], x[-1], x.sum()])
+"""
+
+TWICE = """
+with rr.init(timeout_s=30) as comm, rr.init(timeout_s=30) as again:
+    sums(comm)
+    sums(again)
+"""
 
 
 class Ran(NamedTuple):
@@ -82,6 +108,45 @@ def run(command: list[str], own: Mapping[str, str], timeout_s: float) -> Ran:
         output, _ = process.communicate()
         pytest.fail(f"{command[:4]} did not end within {timeout_s:g} s:\n{output}")
     return Ran(process.returncode, output)
+
+
+def said(ran: Ran) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in re.findall(r"SAY (\{.*\})", ran.output)]
+
+
+def check_sums(ran: Ran, world: int, rounds: int = 2) -> None:
+    """In every round every rank has the sum of ``arange(1000) + rank`` over the ranks; it told four facts of it."""
+    assert ran.code == 0, ran.output
+    spoken = [each for each in said(ran) if "sums" in each]
+    assert sorted(each["rank"] for each in spoken) == sorted([*range(world)] * rounds), ran.output
+    ranks = world * (world - 1) / 2
+    for each in spoken:
+        assert each["size"] == world
+        assert each["sums"] == [ranks, world + ranks, 999 * world + ranks, 499500 * world + 1000 * ranks]
+
+
+class Mpi:
+    """One of the MPI implementations, and how its launcher starts Python."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.prefix = installed(name, {"impi": "impi-rt"}.get(name, name), "mpi4py")
+
+    def command(self, world: int, *options: str) -> list[str]:
+        if self.name == "openmpi":
+            mapping = [] if "--map-by" in options else ["--map-by", ":OVERSUBSCRIBE"]
+            return [str(self.prefix / "bin/mpirun"), *mapping, "-n", str(world), *options, PYTHON]
+        return [str(self.prefix / "bin/mpiexec.hydra"), *options, "-n", str(world), PYTHON]
+
+    def env(self, own: Mapping[str, str]) -> dict[str, str]:
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        libraries = {"LD_LIBRARY_PATH": str(self.prefix / "lib"), "I_MPI_FABRICS": "shm", "OMPI_MCA_btl": "self,sm"}
+        return {**(root if os.geteuid() == 0 else {}), **libraries, "PYTHONPATH": packages_of(self.prefix), **own}
+
+    def run(self, tmp_path: Path, world: int, source: str, *options: str, **own: str) -> Ran:
+        script = tmp_path / "ranks.py"
+        script.write_text(PRELUDE + textwrap.dedent(source))
+        return run([*self.command(world, *options), str(script)], self.env(own), TIMEOUT_S)
 
 
 # ---- Slurm ----

@@ -3,80 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import socket
-import sys
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launchers import ROOT, Ran, installed, packages_of, run, slurm
-
-PYTHON = sys.executable
-RDMARING = str(Path(PYTHON).with_name("rdmaring"))
-TIMEOUT_S = 60
-
-PRELUDE = """
-import json, os, sys
-import numpy as np
-import rdmaring as rr
-
-def say(**what):
-    # One write: launchers cut what ranks print between writes.
-    os.write(1, ("SAY " + json.dumps(what) + "\\n").encode())
-
-def sums(comm):
-    x = np.arange(1000.0) + comm.rank
-    comm.all_reduce(x)
-    say(rank=comm.rank, size=comm.size, sums=[x[0], x[1], x[-1], x.sum()])
-"""
-
-TWICE = """
-with rr.init(timeout_s=30) as comm, rr.init(timeout_s=30) as again:
-    sums(comm)
-    sums(again)
-"""
-
-
-def said(ran: Ran) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in re.findall(r"SAY (\{.*\})", ran.output)]
-
-
-def check_sums(ran: Ran, world: int, rounds: int = 2) -> None:
-    """In every round every rank has the sum of ``arange(1000) + rank`` over the ranks; it told four facts of it."""
-    assert ran.code == 0, ran.output
-    spoken = said(ran)
-    assert sorted(each["rank"] for each in spoken) == sorted([*range(world)] * rounds), ran.output
-    ranks = world * (world - 1) / 2
-    for each in spoken:
-        assert each["size"] == world
-        assert each["sums"] == [ranks, world + ranks, 999 * world + ranks, 499500 * world + 1000 * ranks]
-
-
-class Mpi:
-    """One of the MPI implementations, and how its launcher starts Python."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.prefix = installed(name, {"impi": "impi-rt"}.get(name, name), "mpi4py")
-
-    def command(self, world: int, *options: str) -> list[str]:
-        if self.name == "openmpi":
-            return [str(self.prefix / "bin/mpirun"), "--map-by", ":OVERSUBSCRIBE", "-n", str(world), *options, PYTHON]
-        return [str(self.prefix / "bin/mpiexec.hydra"), *options, "-n", str(world), PYTHON]
-
-    def env(self, own: Mapping[str, str]) -> dict[str, str]:
-        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        libraries = {"LD_LIBRARY_PATH": str(self.prefix / "lib"), "I_MPI_FABRICS": "shm", "OMPI_MCA_btl": "self,sm"}
-        return {**(root if os.geteuid() == 0 else {}), **libraries, "PYTHONPATH": packages_of(self.prefix), **own}
-
-    def run(self, tmp_path: Path, world: int, source: str, *options: str, **own: str) -> Ran:
-        script = tmp_path / "ranks.py"
-        script.write_text(PRELUDE + textwrap.dedent(source))
-        return run([*self.command(world, *options), str(script)], self.env(own), TIMEOUT_S)
+from launchers import (
+    PRELUDE,
+    PYTHON,
+    RDMARING,
+    ROOT,
+    TIMEOUT_S,
+    TWICE,
+    Mpi,
+    Ran,
+    check_sums,
+    installed,
+    packages_of,
+    run,
+    said,
+    slurm,
+)
 
 
 @pytest.fixture(scope="module", params=["openmpi", "mpich", pytest.param("impi", marks=pytest.mark.long)])
