@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from beds import packages
 from beds.addresses import HOSTS_MAX, Family, first_address, ipv4, ipv6, link_local
 from beds.arguments import EPILOG_ENVIRONMENT, add_common, count, split_command
-from beds.job import BED_FAILED, BedError, Job, Rules, signalled
+from beds.job import BedError, Job, LackingError, Rules, signalled
 from beds.namespaces import Namespaces, Network, hosts
 from beds.rates import edge, rate, rate_of
 from beds.world import World
@@ -110,18 +110,14 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         if os.geteuid() != 0:
-            raise BedError("making network namespaces needs root: run it with sudo")
+            raise LackingError("making network namespaces needs root: run it with sudo")
         packages.need(packages.HOSTS)
-    except BedError as error:
-        print(f"scripts/hosts: {error}", file=sys.stderr)
-        return 2
-    try:
         take = signalled()
         with Namespaces(network) as beds:
             rules = Rules(arguments.grace, arguments.timeout)
             return Job(hosts(beds, network, names, world.ranks(command)), rules, take).run()
     except BedError as error:
         print(f"scripts/hosts: {error}", file=sys.stderr)
-        return BED_FAILED
+        return error.status
     except BrokenPipeError:
         return 128 + signal.SIGPIPE  # nobody reads what we write

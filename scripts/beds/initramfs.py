@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from beds import packages
-from beds.job import BedError
+from beds.job import LackingError
 from beds.kernel import BOOT_MODULES, Kernel
 
 FOLDERS = ("bin", "lib", "proc", "sys", "dev", "lower", "upper", "new")
@@ -36,7 +36,7 @@ def build(kernel: Kernel, python: str, scripts: Path) -> bytes:
     """An archive for `qemu -initrd`. python, scripts: the agent's interpreter, and the folder that holds beds."""
     busybox = packages.command("busybox")
     if busybox is None or b"statically linked" not in _file_kind(busybox):
-        raise BedError(f"busybox is {busybox}, which needs libraries; install Debian's busybox-static")
+        raise LackingError(f"busybox is {busybox}, which needs libraries; install Debian's busybox-static")
     modules = kernel.modules_for(BOOT_MODULES)
     start = START.format(scripts=shlex.quote(str(scripts)), python=shlex.quote(python))
     init = INIT.format(modules=" ".join(path.name for path in modules), start=shlex.quote(start))

@@ -14,7 +14,7 @@ def main() -> int:
         kernel.get()
     except BedError as error:
         print(f"beds.install: {error}", file=sys.stderr)
-        return 2
+        return error.status
     return 0
 
 

@@ -28,6 +28,14 @@ PREFER_SIGNALS_FROM = 128  # of failures seen at once one by a signal rather is 
 class BedError(Exception):
     """The bed could not be made; the text says why."""
 
+    status = BED_FAILED
+
+
+class LackingError(BedError):
+    """This machine lacks something, or does not allow it."""
+
+    status = 2
+
 
 @dataclass
 class Host:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beds import packages
-from beds.job import BedError
+from beds.job import LackingError
 
 # What a guest needs before it sees the machine's files, and after.
 BOOT_MODULES = ("virtio_pci", "virtio_net", "virtio_console", "9p", "9pnet_virtio", "overlay")
@@ -73,7 +73,7 @@ def get() -> Kernel:
     """The newest kernel in the cache; where there is none, the one that Debian has now.
 
     Raises:
-        BedError: it cannot be had here.
+        LackingError: it cannot be had here.
     """
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def _fetch(folder: Path) -> Path:
             (root / "lib").symlink_to("usr/lib")
         versions = [path.name for path in (root / "lib" / "modules").iterdir()]
         if len(versions) != 1 or not (root / "boot" / f"vmlinuz-{versions[0]}").exists():
-            raise BedError(f"{package} holds no kernel as expected: lib/modules has {versions}")
+            raise LackingError(f"{package} holds no kernel as expected: lib/modules has {versions}")
         for name in UNUSED:
             shutil.rmtree(root / "lib" / "modules" / versions[0] / "kernel" / name, ignore_errors=True)
         _output("depmod", "-b", str(root), versions[0])
@@ -142,14 +142,16 @@ def _package() -> str:
             return found[1]
         if attempt == 0 and os.geteuid() == 0:
             _output("apt-get", "update", "-qq")
-    raise BedError(f"apt-cache knows no kernel by {META_PACKAGE}: is this Debian for amd64, and apt-get update done?")
+    raise LackingError(
+        f"apt-cache knows no kernel by {META_PACKAGE}: is this Debian for amd64, and apt-get update done?"
+    )
 
 
 def _output(*line: str, cwd: str | None = None, check: bool = True) -> str:
     path = packages.command(line[0])
     if path is None:
-        raise BedError(f"there is no {line[0]}: Debian's kernel is fetched by apt and dpkg, as root or not")
+        raise LackingError(f"there is no {line[0]}: Debian's kernel is fetched by apt and dpkg, as root or not")
     done = subprocess.run([path, *line[1:]], cwd=cwd, capture_output=True, text=True, check=False)
     if check and done.returncode != 0:
-        raise BedError(f"{' '.join(line)}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        raise LackingError(f"{' '.join(line)}: status {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -19,7 +19,7 @@ from typing import Any
 from beds import packages
 from beds.addresses import Family, address_lines, hosts_file, mac
 from beds.frames import HEADER
-from beds.job import BedError, Host
+from beds.job import BedError, Host, LackingError
 from beds.shaping import shape
 
 SCRIPTS = Path(__file__).resolve().parents[1]
@@ -70,7 +70,7 @@ class Namespaces:
             self._processes.append(_start_agent(theirs))
         for process, channel in zip(self._processes, self.channels, strict=True):
             if not channel.recv(HEADER.size, socket.MSG_PEEK | socket.MSG_WAITALL):
-                raise BedError(f"{' '.join(map(str, process.args))}: {_said(process)}")  # type: ignore[arg-type]
+                raise LackingError(f"{' '.join(map(str, process.args))}: {_said(process)}")  # type: ignore[arg-type]
         self._join()
 
     def _join(self) -> None:
@@ -156,7 +156,7 @@ def _start_bridge() -> subprocess.Popen[bytes]:
         pass  # told below
     if not process.stdout.read(1):  # what cat says back: the namespace is there
         _, errors = process.communicate()
-        raise BedError(f"no network namespace can be made here: {' '.join(line)}: {errors.decode().strip()}")
+        raise LackingError(f"no network namespace can be made here: {' '.join(line)}: {errors.decode().strip()}")
     return process
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from beds.job import BedError
+from beds.job import LackingError
 
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
 LIBRARIES = "/usr/lib/*-linux-gnu"
@@ -59,20 +59,20 @@ def need(wanted: dict[str, tuple[str, ...]]) -> None:
     """Install what is missing.
 
     Raises:
-        BedError: it cannot be installed here; the text names the packages and what of them is missing.
+        LackingError: it cannot be installed here; the text names the packages and what of them is missing.
     """
     absent = missing(wanted)
     if not absent:
         return
     listed = "; ".join(f"{', '.join(probes)} (Debian's {package})" for package, probes in absent.items())
     if command("apt-get") is None:
-        raise BedError(f"missing: {listed}. There is no apt-get here: install them with this system's own tool")
+        raise LackingError(f"missing: {listed}. There is no apt-get here: install them with this system's own tool")
     if os.geteuid() != 0:
-        raise BedError(f"missing: {listed}. Run: sudo apt-get install {' '.join(absent)}")
+        raise LackingError(f"missing: {listed}. Run: sudo apt-get install {' '.join(absent)}")
     _install(list(absent))
     absent = missing(wanted)
     if absent:
-        raise BedError(f"apt-get installed {', '.join(absent)}, but these are still missing: {listed}")
+        raise LackingError(f"apt-get installed {', '.join(absent)}, but these are still missing: {listed}")
 
 
 def _install(packages: Sequence[str]) -> None:
@@ -89,4 +89,4 @@ def _install(packages: Sequence[str]) -> None:
             check=False,
         )
         if done.returncode != 0:
-            raise BedError(f"{' '.join(line)}: status {done.returncode}\n{done.stdout}")
+            raise LackingError(f"{' '.join(line)}: status {done.returncode}\n{done.stdout}")

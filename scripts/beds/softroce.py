@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import re
 import signal
 import sys
@@ -13,7 +14,7 @@ from beds import guests, initramfs, kernel, packages
 from beds.addresses import Family, first_address
 from beds.arguments import EPILOG_ENVIRONMENT, add_common, count, split_command
 from beds.guests import Guests, Machine
-from beds.job import BED_FAILED, BedError, Job, Rules, signalled
+from beds.job import BedError, Job, LackingError, Rules, signalled
 from beds.namespaces import SCRIPTS
 from beds.world import World
 
@@ -84,6 +85,8 @@ def main(argv: Sequence[str]) -> int:
         )
         return 2
     try:
+        if platform.machine() != "x86_64":
+            raise LackingError(f"this is {platform.machine()}: guests run this machine's programs on an x86-64 kernel")
         packages.need({**packages.GUESTS, **packages.GUEST_TOOLS})
         machine = Machine(
             kernel=kernel.get(),
@@ -98,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
         start = initramfs.build(machine.kernel, sys.executable, SCRIPTS)
     except BedError as error:
         print(f"scripts/softroce: {error}", file=sys.stderr)
-        return 2
+        return error.status
     names = [f"guest{guest}" for guest in range(arguments.guests)]
     addresses = [first_address(machine.family, guest) for guest in range(arguments.guests)]
     world = World(arguments.guests, arguments.ranks, arguments.interleave, addresses)
@@ -109,6 +112,6 @@ def main(argv: Sequence[str]) -> int:
             return Job(guests.hosts(running, machine, names, world.ranks(command)), rules, take).run()
     except BedError as error:
         print(f"scripts/softroce: {error}", file=sys.stderr)
-        return BED_FAILED
+        return error.status
     except BrokenPipeError:
         return 128 + signal.SIGPIPE  # nobody reads what we write

@@ -277,7 +277,7 @@ packages.HOSTS["shaper"] = ("no-such-command", "/no/such/file*")
 if {install}:
     try:
         packages.need(packages.HOSTS)
-    except packages.BedError as error:
+    except packages.LackingError as error:
         sys.exit(str(error))
 sys.exit(hosts.main(["--", "true"]))
 """
@@ -295,6 +295,15 @@ def test_what_is_missing_is_said_exactly(install: bool, status: int, text: str) 
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert text in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_machine_that_allows_no_namespaces_is_told() -> None:
+    without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    done = subprocess.run([*without, *bed("hosts"), "--", "true"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no network namespace can be made here: " in done.stderr
+    assert "Operation not permitted" in done.stderr
 
 
 def test_the_plan_is_printed_on_demand() -> None:
