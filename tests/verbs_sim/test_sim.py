@@ -82,6 +82,10 @@ def test_what_is_left_is_counted(run: Runner) -> None:
     assert run("leaves_all").reports[0]["live"] == dict.fromkeys(NOTHING_LIVES, 1)
 
 
+def test_requests_lost_with_their_queue_pair_are_counted(run: Runner) -> None:
+    assert run("drops", "seed=1,delay_us=1000000").reports[0]["counts"]["dropped"] == 2
+
+
 def test_misuse_is_reported(run: Runner) -> None:
     closing, unacknowledged = run("misuses").reports[0]["violations"]
     assert "ibv_close_device while a QP" in closing

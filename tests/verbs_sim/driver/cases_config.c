@@ -33,6 +33,17 @@ CASE(misuses)
 	close_pair(&a, &b);
 }
 
+/* Two requests that no acknowledgement has reached when their queue pair goes: with delay_us=1000000. */
+CASE(drops)
+{
+	struct end a, b;
+
+	open_pair(&a, &b, &default_path);
+	CHECK_EQ(post(&a, &b, IBV_WR_RDMA_WRITE, 1, 0, 8, 0), 0);
+	CHECK_EQ(post(&a, &b, IBV_WR_RDMA_WRITE, 2, 0, 8, 0), 0);
+	close_pair(&a, &b);
+}
+
 CASE(gid_table)
 {
 	struct ibv_port_attr port;

@@ -88,7 +88,7 @@ CASE(rnr_exceeded); CASE(rnr_forever); CASE(inline_data); CASE(receive_too_short
 CASE(imm_order); CASE(reorder); CASE(source_reuse); CASE(reads); CASE(errors_leave_fields_undefined);
 CASE(dead_peer); CASE(wrong_psn); CASE(wrong_gid_type); CASE(mtu_mismatch); CASE(two_processes);
 CASE(cq_overrun); CASE(notification); CASE(port_events); CASE(link_flap); CASE(qp_fatal); CASE(device_fatal);
-CASE(leaves_all); CASE(misuses); CASE(gid_table); CASE(first_row); CASE(breaks); CASE(limits); CASE(landing);
+CASE(leaves_all); CASE(misuses); CASE(gid_table); CASE(first_row); CASE(breaks); CASE(limits); CASE(drops); CASE(landing);
 CASE(nth_calls); CASE(wc_errors); CASE(no_device);
 CASE(unmapped); CASE(stopped_peer);
 

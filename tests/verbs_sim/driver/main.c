@@ -13,7 +13,7 @@ static const struct { const char *name; case_function *run; } cases[] = {
 	ENTRY(dead_peer), ENTRY(wrong_psn), ENTRY(wrong_gid_type), ENTRY(mtu_mismatch), ENTRY(two_processes),
 	ENTRY(cq_overrun), ENTRY(notification), ENTRY(port_events), ENTRY(link_flap), ENTRY(qp_fatal),
 	ENTRY(device_fatal), ENTRY(leaves_all), ENTRY(misuses), ENTRY(gid_table), ENTRY(first_row),
-	ENTRY(breaks), ENTRY(limits), ENTRY(landing),
+	ENTRY(breaks), ENTRY(limits), ENTRY(drops), ENTRY(landing),
 	ENTRY(nth_calls), ENTRY(wc_errors), ENTRY(no_device), ENTRY(unmapped), ENTRY(stopped_peer),
 };
 

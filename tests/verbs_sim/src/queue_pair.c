@@ -126,6 +126,8 @@ SIM_EXPORT int ibv_destroy_qp(struct ibv_qp *base)
 	while (*link != qp)
 		link = &(*link)->next;
 	*link = qp->next;
+	if (base->state == IBV_QPS_RTS)
+		sim.counts.dropped += qp->sq_posted - qp->sq_acked;
 	sim_qp_forget_work(qp);
 	sim_events_drop(&sim_context_of(base->context)->async, base);
 	((struct sim_pd *)base->pd)->users--;

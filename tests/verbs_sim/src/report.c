@@ -53,9 +53,9 @@ static void write_report(FILE *out)
 	fprintf(out,
 		", \"counts\": {\"sends\": %" PRIu64 ", \"recvs\": %" PRIu64 ", \"send_completions\": %" PRIu64
 		", \"recv_completions\": %" PRIu64 ", \"flushed\": %" PRIu64 ", \"rnr_naks\": %" PRIu64
-		", \"retries\": %" PRIu64 ", \"bytes\": %" PRIu64 "}",
+		", \"retries\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"dropped\": %" PRIu64 "}",
 		counts->sends, counts->recvs, counts->send_completions, counts->recv_completions, counts->flushed,
-		counts->rnr_naks, counts->retries, counts->bytes);
+		counts->rnr_naks, counts->retries, counts->bytes, counts->dropped);
 	fprintf(out, ", \"faults\": {");
 	for (unsigned i = 0; i < sim.config.fault_count; i++)
 		fprintf(out, "%s\"%s:%" PRIu64 "\": %" PRIu64, i ? ", " : "", sim.config.faults[i].verb,

@@ -234,6 +234,7 @@ struct sim_qp {
 
 struct sim_counts {
 	uint64_t sends, recvs, send_completions, recv_completions, flushed, rnr_naks, retries, bytes;
+	uint64_t dropped; /* requests without an acknowledgement when their queue pair was destroyed in RTS */
 };
 
 struct sim_state {

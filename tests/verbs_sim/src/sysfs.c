@@ -66,7 +66,8 @@ static int put_gid(const char *root, const struct sim_device *device, unsigned r
 
 static double lane_gbps(const struct sim_device *device)
 {
-	switch (sim.config.speed[device->index]) { /* the port attribute's code: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR */
+	/* The port attribute's code: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR. */
+	switch (sim.config.speed[device->index]) {
 	case 1: return 2.5;
 	case 2: return 5;
 	case 4:

@@ -248,9 +248,9 @@ int sim_packet_receive(int fd, struct sim_packet *packet, uint8_t *payload)
 	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
 	ssize_t got;
 
-	do
+	do /* a reset is told once, before what still lies there */
 		got = recvmsg(fd, &message, MSG_DONTWAIT);
-	while (got < 0 && (errno == EINTR || errno == ECONNRESET)); /* a reset is told once, before what still lies there */
+	while (got < 0 && (errno == EINTR || errno == ECONNRESET));
 	if (got < 0 && errno == EAGAIN)
 		return -1;
 	if (got < (ssize_t)sizeof(*packet) || got - (ssize_t)sizeof(*packet) != (ssize_t)packet->bytes)
