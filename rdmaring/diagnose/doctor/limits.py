@@ -6,7 +6,7 @@ from rdmaring.diagnose.doctor.cgroups import cpu_quota
 from rdmaring.diagnose.doctor.findings import Finding
 from rdmaring.diagnose.doctor.ports import device_names
 from rdmaring.diagnose.doctor.roots import Look, Roots, has_capability, status_fields
-from rdmaring.diagnose.doctor.texts import UNLIMITED, bytes_text, cpu_list
+from rdmaring.diagnose.doctor.texts import UNLIMITED, bytes_text, count_text, cpu_list
 
 MIB = 1 << 20
 # A rank's verbs links pin their slots and queues: 4 slots of 256 KiB, both ways, to two neighbours, on up to
@@ -62,16 +62,17 @@ def check_nofile(roots: Roots) -> Finding:
     need = NOFILE_BASE + NOFILE_PER_RANK * roots.ranks
     look.note("RLIMIT_NOFILE soft", "unlimited" if soft >= UNLIMITED else soft)
     look.note("RLIMIT_NOFILE hard", "unlimited" if hard >= UNLIMITED else hard)
-    look.note("needed", f"{NOFILE_BASE} + {NOFILE_PER_RANK} x {roots.ranks} ranks = {need}")
+    look.note("needed", f"{NOFILE_BASE} + {NOFILE_PER_RANK} x {count_text(roots.ranks, 'rank')} = {need}")
     if soft >= need:
-        return look.ok(f"{'unlimited' if soft >= UNLIMITED else soft}; {roots.ranks} ranks need about {need}")
+        return look.ok(f"{'unlimited' if soft >= UNLIMITED else soft}; set-up of {count_text(roots.ranks, 'rank')} "
+            f"takes about {need}")
     how = (
         f"ulimit -n {need} in the shell that starts the ranks"
         if hard >= need
         else f"as root: '* - nofile {need}' in /etc/security/limits.d/, or LimitNOFILE={need} for the service"
     )
     return look.failure(
-        f"RLIMIT_NOFILE is {soft}; {roots.ranks} ranks need about {need}",
+        f"RLIMIT_NOFILE is {soft}; set-up of {count_text(roots.ranks, 'rank')} takes about {need}",
         "a rank holds sockets and descriptors for every other rank: beyond RLIMIT_NOFILE the set-up fails with "
         "'Too many open files'",
         f"{how}; in a container: docker run --ulimit nofile={need}",
@@ -91,7 +92,7 @@ def check_cpus(roots: Roots) -> Finding:
     )
     if quota is not None and quota < min(len(allowed), roots.ranks):
         return look.warning(
-            f"{found}, {roots.ranks} ranks",
+            f"{found}, {count_text(roots.ranks, 'rank')}",
             "the cgroup's CPU quota is less than the ranks use: all of them are stopped for the rest of each period, "
             "and a ring waits for the one that is stopped",
             f"docker run --cpus={roots.ranks} (or a pod's CPU limit) at least as many as ranks; or start {usable:g} "
@@ -99,9 +100,9 @@ def check_cpus(roots: Roots) -> Finding:
         )
     if roots.ranks > usable:
         return look.warning(
-            f"{found}, {roots.ranks} ranks",
+            f"{found}, {count_text(roots.ranks, 'rank')}",
             "more ranks than CPUs: ranks that wait for each other take turns on one CPU; correct, but slow",
             f"start {usable:g} ranks at most, or widen the affinity: taskset, docker run --cpuset-cpus, "
             "srun --cpus-per-task",
         )
-    return look.ok(f"{found}, {roots.ranks} ranks")
+    return look.ok(f"{found}, {count_text(roots.ranks, 'rank')}")

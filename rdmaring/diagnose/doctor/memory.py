@@ -8,7 +8,7 @@ import re
 from rdmaring.diagnose.doctor.cgroups import memory_left
 from rdmaring.diagnose.doctor.findings import Finding
 from rdmaring.diagnose.doctor.roots import Look, Roots, names, peek, status_fields
-from rdmaring.diagnose.doctor.texts import bytes_text, cpu_list, listing, parse_cpu_list
+from rdmaring.diagnose.doctor.texts import bytes_text, count_text, cpu_list, listing, parse_cpu_list
 
 MIB = 1 << 20
 PROBE_BYTES = 4 * MIB
@@ -29,20 +29,22 @@ def check_shared_memory(roots: Roots) -> Finding:
         return _no_memfd(roots, look, error)
     look.note(f"memfd_create and {PROBE_BYTES} bytes", "made and filled")
     need = BYTES_PER_PAIR * roots.ranks * max(1, roots.ranks - 1)
-    look.note("needed by links", f"{BYTES_PER_PAIR} x {roots.ranks} ranks x {max(1, roots.ranks - 1)} = {need}")
+    look.note("needed by links", f"{BYTES_PER_PAIR} x {count_text(roots.ranks, 'rank')} x {max(1, roots.ranks - 1)} "
+        f"= {need}")
     available = _available(roots, look)
     group = memory_left(roots, look)
     left = min(available, group)
     if left < need:
         where = "the control group (a container's or job's memory limit)" if group < available else "this machine"
         return look.failure(
-            f"{bytes_text(left)} left, links of {roots.ranks} ranks take {bytes_text(need)}",
+            f"{bytes_text(left)} left, links of {count_text(roots.ranks, 'rank')} take {bytes_text(need)}",
             f"{where} has no more memory: shared memory counts like any other, and a rank that exceeds the limit is "
             "killed",
             "raise the limit (docker run --memory, srun --mem), use fewer ranks, or lower RDMARING_MEMORY_BUDGET or "
             "RDMARING_SLOT_BYTES",
         )
-    return look.ok(f"memfd works; {bytes_text(left)} left, links of {roots.ranks} ranks take {bytes_text(need)}")
+    return look.ok(f"memfd works; {bytes_text(left)} left, links of {count_text(roots.ranks, 'rank')} take "
+        f"{bytes_text(need)}")
 
 
 def _no_memfd(roots: Roots, look: Look, error: OSError) -> Finding:

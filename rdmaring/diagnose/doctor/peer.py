@@ -17,7 +17,7 @@ from rdmaring.diagnose.doctor.talk import PORT_DEFAULT, Conversation, DoctorErro
 from rdmaring.rendezvous.protocol import ProtocolError, integer
 
 CONNECT_TIMEOUT_S = 5.0
-DOCUMENT_TIMEOUT_S = 60.0  # the peer runs its checks meanwhile
+DOCUMENT_TIMEOUT_S = 180.0  # the peer runs its checks meanwhile; an emulated guest takes its time
 PROBE_TIMEOUT_S = 240.0
 CLOCK_ROUNDS = 32
 

@@ -14,7 +14,7 @@ from rdmaring.diagnose.doctor.ports import (
     roce_mtu,
 )
 from rdmaring.diagnose.doctor.roots import Look, Roots, names, peek
-from rdmaring.diagnose.doctor.texts import cpu_list, listing, parse_cpu_list
+from rdmaring.diagnose.doctor.texts import count_text, cpu_list, listing, parse_cpu_list
 from rdmaring.diagnose.doctor.verbs import NO_DEVICE
 
 # Counters whose growth means trouble, and of what kind.
@@ -93,7 +93,7 @@ def check_port_counters(roots: Roots) -> Finding:
                 if value.isdigit() and int(value) > 0:
                     look.note(str(path), value)
                     raised[f"{port.name} {name}"] = int(value)
-    look.note("counters read", f"{read} of {len(every)} ports")
+    look.note("error counters read", f"{read}, of {count_text(len(every), 'port')}")
     if raised:
         kinds = dict.fromkeys(name.split(" ")[1] for name in raised)
         return look.warning(
@@ -104,7 +104,7 @@ def check_port_counters(roots: Roots) -> Finding:
             "control",
             counters=raised,
         )
-    return look.ok(f"{read} error counters are 0" if read else "the ports have no error counters")
+    return look.ok(f"all {count_text(read, 'error counter')} at 0" if read else "the ports have no error counters")
 
 
 def _device_folders(roots: Roots) -> dict[str, Path]:

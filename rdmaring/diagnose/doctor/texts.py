@@ -19,6 +19,11 @@ def bytes_text(count: int) -> str:
     return f"{value:.4g} {unit}"
 
 
+def count_text(count: int, thing: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def parse_cpu_list(text: str) -> set[int]:
     """``0-3,8`` as the kernel lists CPUs and nodes; what does not parse counts for nothing."""
     found: set[int] = set()

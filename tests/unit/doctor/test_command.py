@@ -89,7 +89,7 @@ def test_limits_are_held_against_the_ranks_that_are_named(run: Callable[..., Out
     assert code == 2  # a machine holds no more than 65536
     code, out, _ = run("--ranks-here", "60000", "--only", "nofile")
     assert code == 1
-    assert "60000 ranks need about 240064" in out
+    assert "set-up of 60000 ranks takes about 240064" in out
 
 
 def test_the_list_names_every_check(run: Callable[..., Outcome]) -> None:

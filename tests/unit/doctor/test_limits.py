@@ -93,7 +93,7 @@ def test_a_real_nofile_lowered_in_a_process_is_seen() -> None:
 
     finding = in_child(body)
     assert finding.state is State.FAILURE
-    assert "RLIMIT_NOFILE is 64; 100 ranks need about 464" in finding.found
+    assert "RLIMIT_NOFILE is 64; set-up of 100 ranks takes about 464" in finding.found
     assert "Too many open files" in finding.cause
     assert "limits.d" in finding.fix
 
