@@ -104,7 +104,7 @@ def check_port_counters(roots: Roots) -> Finding:
             "control",
             counters=raised,
         )
-    return look.ok(f"all {count_text(read, 'error counter')} at 0" if read else "the ports have no error counters")
+    return look.ok(f"{count_text(read, 'error counter')} at 0" if read else "the ports have no error counters")
 
 
 def _device_folders(roots: Roots) -> dict[str, Path]:
