@@ -1,8 +1,8 @@
-"""Write the C source of the extension ``rdmaring._rdmaring`` from the public header.
+"""Write the C source of the extension ``rdmaring._rdmaring`` from the public headers.
 
-    python make_extension.py HEADER OUTPUT.c
+    python make_extension.py HEADER... OUTPUT.c
 
-What stands between the marks [cdef-begin] and [cdef-end] of the header is declared to cffi as it is,
+What stands between the marks [cdef-begin] and [cdef-end] of a header is declared to cffi as it is,
 so Python can see neither more nor less than a C program does.
 """
 
@@ -15,8 +15,18 @@ from pathlib import Path
 import cffi
 
 MODULE = "rdmaring._rdmaring"
-# C calls Python here during rr_comm_create(); declared in the extension only.
-CALLBACK = 'extern "Python" int rr_py_exchange(void *user, const void *mine, size_t bytes, void *all);\n'
+# C calls Python here: during rr_comm_create(), and for edges that a Python class serves. In the extension only.
+CALLBACKS = """
+extern "Python" {
+    int rr_py_exchange(void *user, const void *mine, size_t bytes, void *all);
+    int32_t rr_py_link_open(void *user, rr_message_edge *edge, void **state);
+    int64_t rr_py_link_send(void *state, const rr_piece *pieces, uint32_t count);
+    int64_t rr_py_link_receive(void *state, void *into, uint64_t bytes);
+    int32_t rr_py_link_progress(void *state);
+    uint64_t rr_py_link_due_ns(void *state);
+    void rr_py_link_close(void *state);
+}
+"""
 
 
 def declarations(header: str) -> str:
@@ -31,15 +41,15 @@ def declarations(header: str) -> str:
     return re.sub(r"\bRR_API\b\s*", "", text)
 
 
-def write_source(header: Path, output: Path) -> None:
+def write_source(headers: list[Path], output: Path) -> None:
     """Emit the extension's C source; an unchanged file keeps its time stamp."""
     builder = cffi.FFI()
-    builder.cdef(declarations(header.read_text(encoding="utf-8")) + CALLBACK)
-    builder.set_source(MODULE, f'#include "{header.name}"')
+    builder.cdef("".join(declarations(header.read_text(encoding="utf-8")) for header in headers) + CALLBACKS)
+    builder.set_source(MODULE, "".join(f'#include "{header.name}"\n' for header in headers))
     builder.emit_c_code(str(output))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: make_extension.py HEADER OUTPUT.c")
-    write_source(Path(sys.argv[1]), Path(sys.argv[2]))
+    if len(sys.argv) < 3:
+        sys.exit("usage: make_extension.py HEADER... OUTPUT.c")
+    write_source([Path(name) for name in sys.argv[1:-1]], Path(sys.argv[-1]))

@@ -134,6 +134,8 @@ typedef struct rr_verbs_options {
 	char devices[64];          /* names, with commas: only these; "": all */
 } rr_verbs_options;
 
+struct rr_message_transport; /* rdmaring_link.h */
+
 /* Zero a member to take its default. Sizes are in bytes, times in nanoseconds. */
 typedef struct rr_options {
 	uint64_t timeout_ns;          /* of a call without its own; default 300 s */
@@ -147,6 +149,8 @@ typedef struct rr_options {
 	uint32_t transports;          /* bits of rr_transport that may serve edges between nodes; 0: all */
 	uint8_t key[16];              /* proves membership of the job between nodes; all zero: from the exchange */
 	rr_verbs_options verbs;
+	const char *link_library;     /* path of a library whose transport serves edges between nodes (rdmaring_link.h) */
+	const struct rr_message_transport *link_transport; /* or the transport itself, valid until rr_comm_close() */
 } rr_options;
 
 /* Why an edge is served as it is. */

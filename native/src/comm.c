@@ -1,6 +1,7 @@
 /* comm.c - communicators: made, aborted, closed. */
 #include "comm.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +69,8 @@ static void free_comm(struct rr_comm *comm)
 	rr_far_close(comm->far);
 	rr_trace_free(comm->trace);
 	rr_shm_close(&comm->shm);
+	if (comm->transport_library)
+		dlclose(comm->transport_library);
 	if (comm->scratch)
 		rr_memory_free(comm->scratch);
 	free(comm->sent_before);

@@ -49,6 +49,8 @@ struct rr_comm {
 	uint32_t pauses;
 	struct rr_shm shm;        /* the ranks of this node */
 	struct rr_far *far;       /* those of others; NULL where there are none */
+	const struct rr_message_transport *transport; /* that serves edges to far ranks; NULL: our own do */
+	void *transport_library;  /* it comes from; NULL: from the caller */
 	int32_t *node;            /* [world] */
 	struct rr_page **pages;   /* [world]: of near ranks their own, of far ranks the mirror */
 	char (*not_verbs)[192];   /* [world] why an edge between nodes is not served by RDMA */

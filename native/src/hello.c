@@ -41,6 +41,11 @@ void rr_hello_fill(struct rr_hello *hello)
 		hello->network = network.st_ino;
 }
 
+static const char *transport_of(const struct rr_hello *hello)
+{
+	return hello->transport[0] ? hello->transport : "rdmaring";
+}
+
 rr_status rr_hello_check(const struct rr_hello *hellos, int32_t rank, int32_t world)
 {
 	const struct rr_hello *own = &hellos[rank];
@@ -55,6 +60,9 @@ rr_status rr_hello_check(const struct rr_hello *hellos, int32_t rank, int32_t wo
 		if (other->slot_count != own->slot_count)
 			return rr_fail(RR_ERR_SETUP, "rank %d has %u slots a link, rank %d has %u: options must be equal on all ranks",
 				       r, other->slot_count, rank, own->slot_count);
+		if (strncmp(other->transport, own->transport, sizeof(own->transport)) != 0)
+			return rr_fail(RR_ERR_SETUP, "rank %d wants edges between nodes served by %.15s, rank %d by %.15s: name the same transport on all ranks",
+				       r, transport_of(other), rank, transport_of(own));
 		if (other->address_count > RR_NET_ADDRESSES_MAX)
 			return rr_fail(RR_ERR_SETUP, "rank %d tells of %u addresses: at most %u are accepted", r,
 				       other->address_count, RR_NET_ADDRESSES_MAX);

@@ -36,6 +36,7 @@ struct rr_hello {
 	char boot_id[40];
 	char host_name[40];
 	char socket_name[40];
+	char transport[16]; /* of edges between nodes, if it is none of ours */
 	char message[256];
 	uint16_t port; /* of this rank's listener, for other nodes */
 	uint16_t reserved;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "comm.h"
+#include "link_message.h"
 #include "link_shm.h"
 #include "link_tcp.h"
 #include "link_verbs.h"
@@ -86,6 +87,11 @@ static rr_status open_far(struct rr_comm *comm, const struct rr_hello *hellos, i
 	struct rr_rail_pair pair = {0};
 
 	comm->pages[r] = rr_far_page(comm->far, r);
+	if (comm->transport) {
+		uint64_t largest = comm->options.slot_bytes < RR_MAILBOX_BYTES ? RR_MAILBOX_BYTES : comm->options.slot_bytes;
+		return rr_link_message_open(comm->far, comm->transport, comm->rank, comm->world, r, largest, &comm->engine.out[r],
+					    &comm->engine.in[r]);
+	}
 	if (match_rails(comm, hellos, r, &pair))
 		return rr_link_verbs_open(comm->far, comm->rank, r, &hellos[comm->rank].rails[pair.our_rail], &pair,
 					  &comm->options, &comm->engine.out[r], &comm->engine.in[r]);
@@ -156,6 +162,28 @@ static rr_status meet(struct rr_comm *comm, rr_exchange_fn exchange, void *user,
 	return join_far(comm, hellos);
 }
 
+/* A transport that is not ours, if one is asked for; all ranks must have the same. */
+static rr_status find_transport(struct rr_comm *comm, struct rr_hello *own)
+{
+	const rr_options *options = &comm->options;
+	rr_status status;
+
+	if (options->link_library && options->link_transport)
+		return rr_fail(RR_ERR_ARGUMENT, "link_library and link_transport are both given: accepted is one of them");
+	if (options->link_library)
+		status = rr_message_load(options->link_library, &comm->transport_library, &comm->transport);
+	else if (options->link_transport)
+		status = rr_message_check(options->link_transport, "link_transport");
+	else
+		return RR_OK;
+	if (status < 0)
+		return status;
+	if (options->link_transport)
+		comm->transport = options->link_transport;
+	snprintf(own->transport, sizeof(own->transport), "%s", comm->transport->name);
+	return RR_OK;
+}
+
 rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user)
 {
 	struct rr_hello *own = calloc(1, sizeof(*own));
@@ -169,13 +197,15 @@ rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user)
 	}
 	rr_hello_fill(own);
 	status = rr_shm_prepare(comm->rank, comm->world, &comm->options, &comm->shm, own, &listener);
+	if (status >= 0)
+		status = find_transport(comm, own);
 	if (comm->world == 1) {
 		status = status < 0 ? status : rr_shm_alone(&comm->shm, own);
 		goto close_listener;
 	}
 	if (status >= 0)
 		status = rr_far_prepare(comm->rank, comm->world, own, &comm->far);
-	if (status >= 0)
+	if (status >= 0 && !comm->transport)
 		status = find_rails(comm, own);
 	if (!comm->shm.peers || !comm->shm.index) /* without them nothing can go on, not even together */
 		goto close_listener;

@@ -1,46 +1,38 @@
 /*
- * tcp_receive.c - the receiving end of a TCP edge.
+ * stream_receive.c - the receiving end of an edge of streams.
  *
  * Nothing is read before the engine asks for it, so a payload goes straight to where it lands; what is
  * not asked for yet waits in the kernel, whose window is the sender's credit.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "status.h"
-#include "tcp_edge.h"
+#include "stream_edge.h"
 
 /*
- * Go on with the frame at the front of a socket: its head, and as much of `bytes` of payload as belongs to
- * it, read in one call where the expectation is right. RR_OK: all is there. A head that differs from the expectation
- * leaves its payload in the kernel: RR_AGAIN with head_got == sizeof(frame).
+ * Go on with the frame at the front of a stream: its head, and `bytes` of payload, which are read in one call where
+ * the stream can. RR_OK: all is there, or a head that tells of another length; its payload then waits.
  */
-static rr_status go_on(struct rr_tcp_edge *edge, struct rr_stream *stream, void *body, uint32_t bytes)
+static rr_status go_on(struct rr_stream_edge *edge, struct rr_stream *stream, void *body, uint32_t bytes)
 {
 	while (stream->head_got < sizeof(stream->frame) || stream->body_got < bytes) {
-		struct iovec parts[2] = {
+		const struct iovec parts[2] = {
 			{.iov_base = (char *)&stream->frame + stream->head_got, .iov_len = sizeof(stream->frame) - stream->head_got},
 			{.iov_base = (char *)body + stream->body_got, .iov_len = bytes - stream->body_got},
 		};
-		bool head = stream->head_got < sizeof(stream->frame);
-		struct msghdr message = {.msg_iov = head ? parts : parts + 1, .msg_iovlen = head ? 2 : 1};
-		ssize_t got = stream->socket < 0 ? -1 : recvmsg(stream->socket, &message, MSG_DONTWAIT);
+		if (!parts[0].iov_len && stream->frame.bytes != bytes)
+			return RR_OK;
+		ssize_t got = stream->socket < 0 ? -EAGAIN : edge->io->read(edge, stream, parts);
 
-		if (stream->socket < 0)
+		if (got == -EAGAIN)
 			return RR_AGAIN;
-		if (got < 0 && errno == EINTR)
-			continue;
 		if (got <= 0) {
-			if (got < 0 && errno == EAGAIN)
-				return RR_AGAIN;
-			rr_tcp_lose(edge, got < 0 ? errno : 0);
-			return rr_tcp_lost(edge);
+			rr_stream_lose(edge, (int)-got);
+			return rr_stream_lost(edge);
 		}
-		size_t in_head = head ? parts[0].iov_len : 0;
-		in_head = (size_t)got < in_head ? (size_t)got : in_head;
+		size_t in_head = (size_t)got < parts[0].iov_len ? (size_t)got : parts[0].iov_len;
 		stream->head_got += (uint32_t)in_head;
 		stream->body_got += (uint32_t)((size_t)got - in_head);
 	}
@@ -48,7 +40,7 @@ static rr_status go_on(struct rr_tcp_edge *edge, struct rr_stream *stream, void 
 }
 
 /* The head of the next frame, and nothing of its payload. */
-static rr_status read_head(struct rr_tcp_edge *edge, struct rr_stream *stream)
+static rr_status read_head(struct rr_stream_edge *edge, struct rr_stream *stream)
 {
 	rr_status status = stream->head_got < sizeof(stream->frame) ? go_on(edge, stream, NULL, 0) : RR_OK;
 
@@ -64,13 +56,13 @@ static void frame_done(struct rr_stream *stream)
 	stream->body_got = 0;
 }
 
-rr_status rr_tcp_open_peek(struct rr_link *link, uint64_t op, const struct rr_open **open)
+rr_status rr_stream_open_peek(struct rr_link *link, uint64_t op, const struct rr_open **open)
 {
-	struct rr_tcp_edge *edge = rr_tcp_edge_of(link);
+	struct rr_stream_edge *edge = rr_stream_edge_of(link);
 	struct rr_stream *stream = &edge->streams[0];
 
 	if (edge->open_op != op) {
-		rr_status status = edge->lost_ns ? rr_tcp_lost(edge) : read_head(edge, stream);
+		rr_status status = edge->lost_ns ? rr_stream_lost(edge) : read_head(edge, stream);
 		if (status != RR_OK)
 			return status;
 		if (stream->frame.kind != RR_FRAME_OPEN)
@@ -91,7 +83,7 @@ rr_status rr_tcp_open_peek(struct rr_link *link, uint64_t op, const struct rr_op
 	return RR_OK;
 }
 
-static rr_status wrong_frame(const struct rr_tcp_edge *edge, const struct rr_frame *frame,
+static rr_status wrong_frame(const struct rr_stream_edge *edge, const struct rr_frame *frame,
 			     const struct rr_transfer *transfer, uint64_t number)
 {
 	return rr_fail(RR_ERR_PROTOCOL,
@@ -101,9 +93,9 @@ static rr_status wrong_frame(const struct rr_tcp_edge *edge, const struct rr_fra
 		       transfer->slice, transfer->bytes);
 }
 
-rr_status rr_tcp_peek(struct rr_link *link, const struct rr_transfer *transfer, const void **data)
+rr_status rr_stream_peek(struct rr_link *link, const struct rr_transfer *transfer, const void **data)
 {
-	struct rr_tcp_edge *edge = rr_tcp_edge_of(link);
+	struct rr_stream_edge *edge = rr_stream_edge_of(link);
 	struct rr_stream *stream = &edge->streams[link->sent % edge->stream_count];
 	const struct rr_frame *frame = &stream->frame;
 	void *to = transfer->landing;
@@ -123,23 +115,23 @@ rr_status rr_tcp_peek(struct rr_link *link, const struct rr_transfer *transfer, 
 	return status;
 }
 
-void rr_tcp_release(struct rr_link *link, uint32_t bytes)
+void rr_stream_release(struct rr_link *link, uint32_t bytes)
 {
-	struct rr_tcp_edge *edge = rr_tcp_edge_of(link);
+	struct rr_stream_edge *edge = rr_stream_edge_of(link);
 
 	frame_done(&edge->streams[link->sent % edge->stream_count]);
 	link->sent++;
 	link->bytes += bytes;
 }
 
-rr_status rr_tcp_tiny_peek(struct rr_link *link, uint32_t serial, uint64_t *tag, const void **payload, uint32_t *bytes)
+rr_status rr_stream_tiny_peek(struct rr_link *link, uint32_t serial, uint64_t *tag, const void **payload, uint32_t *bytes)
 {
-	struct rr_tcp_edge *edge = rr_tcp_edge_of(link);
+	struct rr_stream_edge *edge = rr_stream_edge_of(link);
 	struct rr_stream *stream = &edge->streams[0];
 	uint8_t **room = &edge->tiny[serial & 1];
 
 	if (edge->tiny_serial != serial || !edge->tiny_there) {
-		rr_status status = edge->lost_ns ? rr_tcp_lost(edge) : read_head(edge, stream);
+		rr_status status = edge->lost_ns ? rr_stream_lost(edge) : read_head(edge, stream);
 		if (status != RR_OK)
 			return status;
 		if (stream->frame.kind != RR_FRAME_TINY)

@@ -1,13 +1,11 @@
-/* tcp_send.c - the sending end of a TCP edge: frames into the kernel, straight from their memory. */
-#define _GNU_SOURCE
+/* stream_send.c - the sending end of an edge of streams: frames, straight from their memory. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "order.h"
 #include "status.h"
-#include "tcp_edge.h"
+#include "stream_edge.h"
 
 /* The next free place in a socket's queue, or NULL. */
 static struct rr_sending *next_sending(struct rr_stream *stream)
@@ -27,16 +25,16 @@ static void set_frame(struct rr_sending *sending, enum rr_frame_kind kind, uint6
 	sending->transfer = false;
 }
 
-static void note_in_kernel(struct rr_tcp_edge *edge, uint64_t number)
+static void note_taken(struct rr_stream_edge *edge, uint64_t number)
 {
 	edge->done[number % RR_DONE_MAX] = true;
-	while (edge->done[edge->in_kernel % RR_DONE_MAX]) {
-		edge->done[edge->in_kernel % RR_DONE_MAX] = false;
-		edge->in_kernel++;
+	while (edge->done[edge->taken % RR_DONE_MAX]) {
+		edge->done[edge->taken % RR_DONE_MAX] = false;
+		edge->taken++;
 	}
 }
 
-/* The front frame has moved on by `sent` bytes. True when all of it is in the kernel. */
+/* The front frame has moved on by `sent` bytes. True when all of it is taken. */
 static bool advance(struct rr_sending *sending, size_t sent)
 {
 	while (sending->part < sending->part_count) {
@@ -52,25 +50,22 @@ static bool advance(struct rr_sending *sending, size_t sent)
 	return true;
 }
 
-static void push_stream(struct rr_tcp_edge *edge, struct rr_stream *stream)
+static void push_stream(struct rr_stream_edge *edge, struct rr_stream *stream)
 {
 	while (stream->count && stream->socket >= 0 && !edge->lost_ns) {
 		struct rr_sending *sending = &stream->queue[stream->first];
-		struct msghdr message = {.msg_iov = sending->parts + sending->part,
-					 .msg_iovlen = sending->part_count - sending->part};
-		ssize_t sent = sendmsg(stream->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+		ssize_t sent = edge->io->write(edge, stream, sending->parts + sending->part,
+					       sending->part_count - sending->part);
 
-		if (sent < 0 && errno == EINTR)
-			continue;
 		if (sent < 0) {
-			if (errno != EAGAIN)
-				rr_tcp_lose(edge, errno);
+			if (sent != -EAGAIN)
+				rr_stream_lose(edge, (int)-sent);
 			return;
 		}
 		if (!advance(sending, (size_t)sent))
 			continue;
 		if (sending->transfer)
-			note_in_kernel(edge, sending->number);
+			note_taken(edge, sending->number);
 		free(sending->own);
 		sending->own = NULL;
 		stream->first = (stream->first + 1) % RR_FRAMES_MAX;
@@ -78,9 +73,9 @@ static void push_stream(struct rr_tcp_edge *edge, struct rr_stream *stream)
 	}
 }
 
-rr_status rr_tcp_push(struct rr_link *link)
+rr_status rr_stream_push(struct rr_link *link)
 {
-	struct rr_tcp_edge *edge = rr_tcp_edge_of(link);
+	struct rr_stream_edge *edge = rr_stream_edge_of(link);
 
 	if (edge->streams[edge->stream_count - 1].socket < 0) { /* the last to be joined */
 		rr_status status = rr_far_want(edge->far, edge->peer);
@@ -89,10 +84,10 @@ rr_status rr_tcp_push(struct rr_link *link)
 	}
 	for (uint32_t s = 0; s < edge->stream_count; s++)
 		push_stream(edge, &edge->streams[s]);
-	return edge->lost_ns ? rr_tcp_lost(edge) : RR_OK;
+	return edge->lost_ns ? rr_stream_lost(edge) : RR_OK;
 }
 
-static rr_status post_body(struct rr_tcp_edge *edge, enum rr_frame_kind kind, uint64_t op, uint64_t serial, const void *head,
+static rr_status post_body(struct rr_stream_edge *edge, enum rr_frame_kind kind, uint64_t op, uint64_t serial, const void *head,
 			   uint32_t head_bytes, const void *rest, uint32_t rest_bytes)
 {
 	struct rr_stream *stream = &edge->streams[0];
@@ -115,7 +110,7 @@ static rr_status post_body(struct rr_tcp_edge *edge, enum rr_frame_kind kind, ui
 	return RR_OK;
 }
 
-rr_status rr_tcp_open_post(struct rr_link *link, const struct rr_open *open, const struct rr_descriptor *descriptor)
+rr_status rr_stream_open_post(struct rr_link *link, const struct rr_open *open, const struct rr_descriptor *descriptor)
 {
 	struct rr_open told;
 
@@ -123,18 +118,18 @@ rr_status rr_tcp_open_post(struct rr_link *link, const struct rr_open *open, con
 	rr_note64(&told.op, rr_own64(&open->op));
 	told.descriptor = open->descriptor;
 	memcpy(told.place, open->place, sizeof(told.place));
-	return post_body(rr_tcp_edge_of(link), RR_FRAME_OPEN, rr_own64(&open->op), 0, &told, sizeof(told), descriptor,
+	return post_body(rr_stream_edge_of(link), RR_FRAME_OPEN, rr_own64(&open->op), 0, &told, sizeof(told), descriptor,
 			 sizeof(*descriptor));
 }
 
-rr_status rr_tcp_tiny_post(struct rr_link *link, uint64_t tag, const void *payload, uint32_t bytes)
+rr_status rr_stream_tiny_post(struct rr_link *link, uint64_t tag, const void *payload, uint32_t bytes)
 {
-	return post_body(rr_tcp_edge_of(link), RR_FRAME_TINY, 0, tag, payload, bytes, NULL, 0);
+	return post_body(rr_stream_edge_of(link), RR_FRAME_TINY, 0, tag, payload, bytes, NULL, 0);
 }
 
-rr_status rr_tcp_reserve(struct rr_link *link, const struct rr_transfer *transfer, void **place)
+rr_status rr_stream_reserve(struct rr_link *link, const struct rr_transfer *transfer, void **place)
 {
-	struct rr_tcp_edge *edge = rr_tcp_edge_of(link);
+	struct rr_stream_edge *edge = rr_stream_edge_of(link);
 	struct rr_stream *stream = &edge->streams[link->sent % edge->stream_count];
 	struct rr_sending *sending = next_sending(stream);
 
@@ -156,9 +151,9 @@ rr_status rr_tcp_reserve(struct rr_link *link, const struct rr_transfer *transfe
 	return RR_OK;
 }
 
-void rr_tcp_commit(struct rr_link *link, const struct rr_transfer *transfer)
+void rr_stream_commit(struct rr_link *link, const struct rr_transfer *transfer)
 {
-	struct rr_tcp_edge *edge = rr_tcp_edge_of(link);
+	struct rr_stream_edge *edge = rr_stream_edge_of(link);
 	struct rr_stream *stream = &edge->streams[link->sent % edge->stream_count];
 	struct rr_sending *sending = next_sending(stream); /* there is one: it was reserved */
 
@@ -181,16 +176,16 @@ void rr_tcp_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	push_stream(edge, stream);
 }
 
-void rr_tcp_abort(struct rr_link *link)
+void rr_stream_abort(struct rr_link *link)
 {
 	(void)link; /* a reserve changes nothing until its commit */
 }
 
-uint64_t rr_tcp_released(struct rr_link *link)
+uint64_t rr_stream_released(struct rr_link *link)
 {
-	struct rr_tcp_edge *edge = rr_tcp_edge_of(link);
+	struct rr_stream_edge *edge = rr_stream_edge_of(link);
 
-	if (edge->in_kernel < link->sent)
-		rr_tcp_push(link);
-	return edge->in_kernel;
+	if (edge->taken < link->sent)
+		rr_stream_push(link);
+	return edge->taken;
 }
