@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rdmaring.communicator import Communicator
     from rdmaring.plan import Plan
     from rdmaring.topology import Link
+    from rdmaring.transport import Factory
     from rdmaring.work import RunStats, Work
 
 __all__ = [
@@ -98,7 +99,7 @@ def init(
     store: Any = None,
     mpi: Any = None,
     reorder: Sequence[int] | bool | None = None,
-    transport: str | None = None,
+    transport: str | Factory | None = None,
     require: str | None = None,
     tcp_streams: int | None = None,
     verbs: Mapping[str, Any] | None = None,
@@ -118,6 +119,8 @@ def init(
         measured for some seconds, and the ring with the fastest slowest edge is taken.
     transport: what may serve edges between nodes: "tcp", "verbs", or both between commas. Default:
         RDMARING_TRANSPORT, else verbs where both ends have it, and TCP where not. Inside a node: shared memory.
+        Or one of your own, the same on all ranks: the path of a shared library built on rdmaring_link.h (also
+        RDMARING_LINK), or a class of :class:`rdmaring.transport.Transport`, which then serves those edges.
     require: "rdma": raise where an edge between nodes would go over TCP. Default: RDMARING_REQUIRE.
     tcp_streams: data sockets of a TCP edge, 1 to 16. Default: RDMARING_TCP_STREAMS, else 2.
     verbs: settings of RDMA links, such as {"qps": 2, "service_level": 3, "devices": "mlx5_0"}: qps, retry_timeout_s,
@@ -137,7 +140,8 @@ def init(
     chosen = settings.read(os.environ, timeout_s)
     if reorder is not None:
         chosen = settings.with_ring_order(chosen, reorder)
-    chosen = settings.with_arguments(chosen, transport=transport, require=require, tcp_streams=tcp_streams, verbs=verbs)
+    served = group.served(transport)
+    chosen = settings.with_arguments(chosen, transport=served, require=require, tcp_streams=tcp_streams, verbs=verbs)
     settings.set_log_level(os.environ)
     try:
         wire = ffi.string(lib.rr_wire_name()).decode()

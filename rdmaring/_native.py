@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +16,28 @@ except ModuleNotFoundError as error:
     ) from error
 from rdmaring.errors import BY_STATUS, RdmaringError
 
-__all__ = ["AGAIN", "OK", "check", "error_here", "ffi", "lib", "with_exchange"]
+__all__ = ["AGAIN", "OK", "check", "error_here", "ffi", "keep_interrupt", "lib", "with_exchange"]
 
 OK = 0
 AGAIN = 1
 
 
+_interrupts: list[KeyboardInterrupt] = []
+
+
+def keep_interrupt(error: KeyboardInterrupt) -> None:
+    """Of a callback, which C cannot carry: error_here() raises it when the call has failed for it."""
+    _interrupts.append(error)
+
+
 def error_here() -> RdmaringError:
-    """The exception that belongs to this thread's last native error; text and places come from C."""
+    """The exception that belongs to this thread's last native error; text and places come from C.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came while a callback ran in the main thread.
+    """
+    if _interrupts and threading.current_thread() is threading.main_thread():
+        raise _interrupts.pop()
     record = ffi.new("rr_error *")
     lib.rr_last_error(record)
 

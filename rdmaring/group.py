@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,25 @@ from rdmaring.topology import order_within, ring_order
 
 if TYPE_CHECKING:
     from rdmaring.communicator import Communicator
+    from rdmaring.transport import Factory
+    from rdmaring.transport.serve import MessageTransport
 
 TRANSPORT_BITS = {"tcp": lib.RR_TRANSPORT_TCP, "verbs": lib.RR_TRANSPORT_VERBS}
 EXCHANGES = 3  # of rr_comm_create() in a world of two or more (native/src/shm_setup.c)
 RECORD_BYTES = 8192  # one rank's part of a round over a parent communicator
+
+
+def served(transport: str | Factory | None) -> str | MessageTransport | None:
+    """What init() was given as ``transport``; a Python class as what C can call.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if transport is None or isinstance(transport, str):
+        return transport
+    from rdmaring.transport.serve import serve
+
+    return serve(transport)
 
 
 def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Settings) -> Any:
@@ -40,6 +56,9 @@ def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Se
     options.tcp_streams = settings.tcp_streams or 0
     options.require_rdma = settings.require_rdma
     options.transports = sum(TRANSPORT_BITS[name] for name in settings.transports)
+    library = ffi.new("char[]", os.fsencode(settings.link_library)) if settings.link_library else ffi.NULL
+    options.link_library = library
+    options.link_transport = settings.link_transport.table if settings.link_transport else ffi.NULL
     out = ffi.new("rr_comm **")
     with_exchange(gather, lambda exchange, user: lib.rr_comm_create(rank, world, exchange, user, options, out))
     return out[0]

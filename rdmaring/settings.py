@@ -8,12 +8,15 @@ import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdmaring import verbs_settings
 from rdmaring.errors import ArgumentError
 from rdmaring.schedule import ALGORITHMS
 from rdmaring.verbs_settings import VerbsSettings
+
+if TYPE_CHECKING:
+    from rdmaring.transport.serve import MessageTransport
 
 TIMEOUT_S_DEFAULT = 300.0
 TRANSPORTS = ("tcp", "verbs")
@@ -33,6 +36,7 @@ VARIABLES: dict[str, str] = {
     "RDMARING_RING_ORDER": "ranks as rings visit them, such as 0,2,1,3; `rdmaring links --reorder` prints it",
     "RDMARING_TRANSPORT": "what may serve edges between nodes: tcp, verbs, or both between commas",
     "RDMARING_REQUIRE": "rdma: init() raises where an edge between nodes would go over TCP",
+    "RDMARING_LINK": "path of a shared library whose transport serves edges between nodes (rdmaring_link.h)",
     "RDMARING_TCP_STREAMS": "data sockets of a TCP edge between nodes, 1 to 16",
     "RDMARING_LIBIBVERBS": "path of another libibverbs than the system's libibverbs.so.1",
     "RDMARING_SYSFS": "another root than /sys for the facts of devices; tests set it",
@@ -59,6 +63,8 @@ class Settings:
     require_rdma: bool = False
     tcp_streams: int | None = None
     verbs: VerbsSettings = verbs_settings.DEFAULT
+    link_library: str | None = None  # path of a library that serves edges between nodes
+    link_transport: MessageTransport | None = None  # or what a Python class does for them
     cma: bool = True
     slot_bytes: int | None = None
     slot_count: int | None = None
@@ -106,7 +112,7 @@ def _requires_rdma(value: str | None, name: str) -> bool:
 def with_arguments(
     settings: Settings,
     *,
-    transport: str | None = None,
+    transport: str | MessageTransport | None = None,
     require: str | None = None,
     tcp_streams: int | None = None,
     verbs: Mapping[str, Any] | None = None,
@@ -116,8 +122,14 @@ def with_arguments(
     Raises:
         ArgumentError: a value that is not accepted.
     """
-    if transport is not None:
-        settings = replace(settings, transports=_transports(transport, "transport"))
+    if isinstance(transport, str) and ("/" in transport or transport.endswith(".so")):
+        settings = replace(settings, link_library=transport, link_transport=None)
+    elif isinstance(transport, str):
+        settings = replace(
+            settings, transports=_transports(transport, "transport"), link_library=None, link_transport=None
+        )
+    elif transport is not None:
+        settings = replace(settings, link_library=None, link_transport=transport)
     if require is not None:
         settings = replace(settings, require_rdma=_requires_rdma(require, "require"))
     if tcp_streams is not None:
@@ -126,6 +138,8 @@ def with_arguments(
         settings = replace(settings, verbs=verbs_settings.with_arguments(settings.verbs, verbs))
     if settings.require_rdma and "verbs" not in settings.transports:
         raise ArgumentError("require='rdma' with transport='tcp'; accepted is a transport that has RDMA: verbs")
+    if settings.require_rdma and (settings.link_library or settings.link_transport):
+        raise ArgumentError("require='rdma' with a transport of your own; accepted is one of the two")
     return settings
 
 
@@ -156,6 +170,7 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
         require_rdma=_requires_rdma(env.get("RDMARING_REQUIRE") or None, "RDMARING_REQUIRE"),
         tcp_streams=_number(env, "RDMARING_TCP_STREAMS"),
         verbs=verbs_settings.read(env),
+        link_library=env.get("RDMARING_LINK") or None,
         cma=env.get("RDMARING_CMA", "1") != "0",
         slot_bytes=_number(env, "RDMARING_SLOT_BYTES"),
         slot_count=_number(env, "RDMARING_SLOT_COUNT"),

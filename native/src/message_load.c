@@ -2,7 +2,6 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "link_message.h"
@@ -48,12 +47,12 @@ rr_status rr_message_load(const char *path, void **library, const rr_message_tra
 	*library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!*library) {
 		why = dlerror();
-		rr_fail(RR_ERR_SETUP, "the transport's library cannot be loaded: %s", why ? why : path);
-		goto say_what_is_expected;
+		return rr_fail(RR_ERR_SETUP, "%s; expected was a shared library that exports " SYMBOL "() (rdmaring_link.h)",
+			       why ? why : path);
 	}
 	void *symbol = dlsym(*library, SYMBOL);
 	if (!symbol) {
-		rr_fail(RR_ERR_SETUP, "%s is no transport: it exports no " SYMBOL "()", path);
+		rr_fail(RR_ERR_SETUP, "%s is no transport: it exports no " SYMBOL "() as rdmaring_link.h declares it", path);
 		goto close_library;
 	}
 	memcpy(&get, &symbol, sizeof(get)); /* ISO C has no cast from data to code */
@@ -70,9 +69,5 @@ close_library:
 	dlclose(*library);
 	*library = NULL;
 	*out = NULL;
-say_what_is_expected:
-	snprintf(rr_error_here()->hint, sizeof(rr_error_here()->hint),
-		 "RDMARING_LINK, or transport=, names a shared library that defines " SYMBOL "() as rdmaring_link.h says, version %d",
-		 RR_MESSAGE_VERSION);
 	return RR_ERR_SETUP;
 }

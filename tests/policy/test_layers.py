@@ -22,6 +22,7 @@ LEVELS = {
     "rendezvous": 2,
     "verbs_settings": 2,
     "settings": 3,
+    "transport": 3,
     "buffers": 3,
     "chunks": 3,
     "choice": 3,
