@@ -11,6 +11,7 @@
 #include "memory.h"
 #include "order.h"
 #include "status.h"
+#include "verbs_qp.h"
 
 #define TIMEOUT_NS_DEFAULT (300 * RR_NS_PER_S)
 #define SLOT_BYTES_DEFAULT (256u << 10) /* a slice of ordinary memory by CMA is best at 128-256 KiB */
@@ -44,7 +45,7 @@ static rr_status check_options(rr_options *options, const rr_options *given)
 	if (options->slot_bytes % 4096 || options->slot_bytes > LINK_BYTES_MAX || options->slot_count > LINK_BYTES_MAX / options->slot_bytes)
 		return rr_fail(RR_ERR_ARGUMENT, "slots of %u x %llu bytes: slot_bytes must be a multiple of 4096, a link's slots at most %llu bytes",
 			       options->slot_count, (unsigned long long)options->slot_bytes, (unsigned long long)LINK_BYTES_MAX);
-	return RR_OK;
+	return rr_qp_settings_set(&options->verbs, &(struct rr_qp_settings){0});
 }
 
 static rr_status make_statistics(struct rr_comm *comm)

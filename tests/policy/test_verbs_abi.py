@@ -40,7 +40,9 @@ def structures() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, body in re.findall(r"^(?:struct|union) (rr_ibv_\w+) \{\n(.*?)^\};", code(), re.DOTALL | re.MULTILINE):
         flat = re.sub(r"(?:struct|union) \{.*?\n\t\} (\w+);", r"int \1;", body, flags=re.DOTALL)
-        members = [re.search(r"\(\*(\w+)\)|(\w+)(?:\[\w+\])?$", part.strip()) for part in flat.split(";") if part.strip()]
+        members = [
+            re.search(r"\(\*(\w+)\)|(\w+)(?:\[\w+\])?$", part.strip()) for part in flat.split(";") if part.strip()
+        ]
         found[name] = [match[1] or match[2] for match in members if match]
     return found
 
