@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "status.h"
 #include "verbs_edge.h"
@@ -81,7 +82,11 @@ static void close_end(struct rr_link *link)
 
 	if (--edge->ends)
 		return;
-	rr_verbs_destroy(edge);
+	if (edge->pid == getpid()) { /* a child of a fork would take the parent's queue pairs away */
+		if (edge->state == RR_VERBS_UP)
+			rr_verbs_linger(edge);
+		rr_verbs_destroy(edge);
+	}
 	free(edge);
 }
 
@@ -122,6 +127,7 @@ rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, con
 		return status;
 	}
 	edge->far = far;
+	edge->pid = getpid();
 	edge->rank = rank;
 	edge->peer = peer;
 	edge->rail = *ours;

@@ -32,6 +32,8 @@
 #ifndef RR_VERBS_EDGE_H
 #define RR_VERBS_EDGE_H
 
+#include <sys/types.h>
+
 #include "link_verbs.h"
 #include "page.h"
 #include "verbs_domain.h"
@@ -112,6 +114,7 @@ struct rr_verbs_edge {
 	struct rr_verbs_link out, in;
 	struct rr_far *far;
 	const struct rr_verbs *verbs;
+	pid_t pid; /* of the process that opened it */
 	int32_t rank, peer;
 	struct rr_rail rail;
 	struct rr_rail_pair pair;
@@ -206,6 +209,11 @@ void rr_verbs_post_line(struct rr_verbs_edge *edge, uint32_t queue, uint64_t off
 rr_status rr_verbs_post_receives(struct rr_verbs_edge *edge, uint32_t queue, uint32_t count);
 /* Take completions until there are none; arm where the driver may sleep. */
 rr_status rr_verbs_poll(struct rr_verbs_edge *edge);
+/*
+ * Before queue pairs go: what an operation that is over here has sent may not have arrived, and would be lost with
+ * them. Waits until it is acknowledged, the peer has closed or failed, or 2 s.
+ */
+void rr_verbs_linger(struct rr_verbs_edge *edge);
 
 /* verbs_send.c */
 rr_status rr_verbs_open_post(struct rr_link *out, const struct rr_open *open, const struct rr_descriptor *descriptor);

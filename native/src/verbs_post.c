@@ -1,7 +1,10 @@
 /* verbs_post.c - work requests out, completions in; see verbs_edge.h. */
 #include <arpa/inet.h>
 #include <string.h>
+#include <time.h>
 
+#include "clock.h"
+#include "order.h"
 #include "status.h"
 #include "verbs_edge.h"
 #include "verbs_words.h"
@@ -12,6 +15,9 @@
  * of them the queue is armed, and then polled once more: what comes after that poll makes the channel readable.
  */
 #define IDLE_POLLS_BEFORE_ARM 40u
+
+#define LINGER_NS (2 * RR_NS_PER_S) /* at close, for acknowledgements of the last messages */
+#define LINGER_NAP_NS 50000
 
 #define WR_HELD (1ull << 55)    /* names registered memory */
 #define WR_RECEIVE (1ull << 54)
@@ -190,4 +196,49 @@ rr_status rr_verbs_poll(struct rr_verbs_edge *edge)
 	}
 	note_sent(edge);
 	return status < 0 ? status : RR_OK;
+}
+
+/* A request without bytes that tells when all before it on the queue pair are acknowledged. */
+static void post_fence(struct rr_verbs_edge *edge, uint32_t queue)
+{
+	struct rr_verbs_queue *on = &edge->queues[queue];
+	struct rr_ibv_send_wr wr = {.opcode = RR_IBV_WR_RDMA_WRITE, .send_flags = RR_IBV_SEND_SIGNALED};
+	struct rr_ibv_send_wr *bad = NULL;
+	int result;
+
+	wr.wr.rdma.remote_addr = edge->peer_address;
+	wr.wr.rdma.rkey = edge->peer_key;
+	wr.wr_id = (uint64_t)queue << WR_QUEUE_SHIFT | ++on->posted;
+	on->unsignalled = 0;
+	result = edge->verbs->post_send(on->qp, &wr, &bad);
+	if (result)
+		post_failed(edge, on, "posting a send", result);
+}
+
+static bool all_ended(struct rr_verbs_edge *edge)
+{
+	bool ended = true;
+
+	for (uint32_t q = 0; q < edge->settings.qps; q++) {
+		if (edge->queues[q].unsignalled && rr_verbs_room(edge, q, 1))
+			post_fence(edge, q);
+		ended = ended && edge->queues[q].completed == edge->queues[q].posted;
+	}
+	return ended;
+}
+
+void rr_verbs_linger(struct rr_verbs_edge *edge)
+{
+	const struct rr_page *peer = rr_far_page(edge->far, edge->peer);
+	const struct timespec nap = {.tv_nsec = LINGER_NAP_NS};
+	uint64_t until = rr_now_ns() + LINGER_NS;
+
+	while (!edge->failed && !all_ended(edge) && rr_now_ns() < until) {
+		rr_far_look(edge->far);
+		if (rr_observe32(&peer->state) != RR_PAGE_RUNNING || rr_far_state(edge->far, edge->peer) != RR_EDGE_UP)
+			return; /* it waits for nothing from here */
+		if (rr_verbs_poll(edge) < 0)
+			return;
+		nanosleep(&nap, NULL);
+	}
 }
