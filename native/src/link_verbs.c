@@ -83,8 +83,7 @@ static void close_end(struct rr_link *link)
 	if (--edge->ends)
 		return;
 	if (edge->pid == getpid()) { /* a child of a fork would take the parent's queue pairs away */
-		if (edge->state == RR_VERBS_UP)
-			rr_verbs_linger(edge);
+		rr_verbs_linger(edge, RR_LINGER_CLOSE_NS);
 		rr_verbs_destroy(edge);
 	}
 	free(edge);

@@ -34,6 +34,7 @@
 
 #include <sys/types.h>
 
+#include "clock.h"
 #include "link_verbs.h"
 #include "page.h"
 #include "verbs_domain.h"
@@ -142,6 +143,7 @@ struct rr_verbs_edge {
 	bool failed_of_peer; /* the peer's own record may tell more: it is given time to come */
 	bool failed_by_flush;
 	uint64_t failed_ns;
+	uint64_t ended_ns; /* when this rank, waiting, found that the peer has closed or failed; 0: not */
 	rr_error failure;
 	/* sleep */
 	bool armed;
@@ -200,6 +202,8 @@ void rr_verbs_destroy(struct rr_verbs_edge *edge);
 void rr_verbs_lose(struct rr_verbs_edge *edge);
 /* RR_OK, RR_AGAIN while the peer may still tell the cause, or the failure. */
 rr_status rr_verbs_health(struct rr_verbs_edge *edge);
+/* The same, of a rank that waits for something of the peer's: it will not come if the peer has ended. */
+rr_status rr_verbs_waiting(struct rr_verbs_edge *edge);
 
 /* verbs_post.c: requests and completions */
 bool rr_verbs_room(const struct rr_verbs_edge *edge, uint32_t queue, uint32_t requests);
@@ -210,10 +214,12 @@ rr_status rr_verbs_post_receives(struct rr_verbs_edge *edge, uint32_t queue, uin
 /* Take completions until there are none; arm where the driver may sleep. */
 rr_status rr_verbs_poll(struct rr_verbs_edge *edge);
 /*
- * Before queue pairs go: what an operation that is over here has sent may not have arrived, and would be lost with
- * them. Waits until it is acknowledged, the peer has closed or failed, or 2 s.
+ * Before queue pairs go: what operations that are over here have sent may not have arrived, and would be lost with
+ * them. Waits until it is acknowledged, the peer has closed or failed, or limit_ns.
  */
-void rr_verbs_linger(struct rr_verbs_edge *edge);
+#define RR_LINGER_CLOSE_NS (2 * RR_NS_PER_S)
+#define RR_LINGER_SEVER_NS (250 * RR_NS_PER_MS) /* the caller has an error to raise */
+void rr_verbs_linger(struct rr_verbs_edge *edge, uint64_t limit_ns);
 
 /* verbs_send.c */
 rr_status rr_verbs_open_post(struct rr_link *out, const struct rr_open *open, const struct rr_descriptor *descriptor);

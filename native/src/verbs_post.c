@@ -16,7 +16,6 @@
  */
 #define IDLE_POLLS_BEFORE_ARM 40u
 
-#define LINGER_NS (2 * RR_NS_PER_S) /* at close, for acknowledgements of the last messages */
 #define LINGER_NAP_NS 50000
 
 #define WR_HELD (1ull << 55)    /* names registered memory */
@@ -31,11 +30,19 @@ bool rr_verbs_room(const struct rr_verbs_edge *edge, uint32_t queue, uint32_t re
 	return of->posted - of->completed + requests <= of->depth;
 }
 
+/* Whether an event of the device is the cause of a call's failure: it is this thread's record then. */
+static bool device_tells(struct rr_verbs_edge *edge)
+{
+	return rr_domain_look(edge->domain, edge->rail.port, edge, true) < 0;
+}
+
 static void post_failed(struct rr_verbs_edge *edge, const struct rr_verbs_queue *queue, const char *call, int result)
 {
-	rr_fail(RR_ERR_LINK, "%s on queue pair 0x%x %s failed: %s", call, queue->qp->qp_num, edge->what,
-		rr_verbs_error(result));
-	strcpy(rr_error_here()->hint, "see dmesg for the device's driver");
+	if (!device_tells(edge)) {
+		rr_fail(RR_ERR_LINK, "%s on queue pair 0x%x %s failed: %s", call, queue->qp->qp_num, edge->what,
+			rr_verbs_error(result));
+		strcpy(rr_error_here()->hint, "see dmesg for the device's driver");
+	}
 	rr_verbs_lose(edge);
 }
 
@@ -146,7 +153,8 @@ static rr_status poll_once(struct rr_verbs_edge *edge)
 	int count = edge->verbs->poll_cq(edge->cq, COMPLETIONS_A_POLL, entries);
 
 	if (count < 0) {
-		rr_fail(RR_ERR_LINK, "polling completions %s failed", edge->what);
+		if (!device_tells(edge))
+			rr_fail(RR_ERR_LINK, "polling completions %s failed", edge->what);
 		rr_verbs_lose(edge);
 		return rr_error_set(&edge->failure);
 	}
@@ -175,7 +183,8 @@ static void arm(struct rr_verbs_edge *edge)
 		edge->verbs->ack_cq_events(edge->cq, events);
 	result = edge->verbs->req_notify_cq(edge->cq, 0);
 	if (result) {
-		rr_fail(RR_ERR_LINK, "arming completions %s failed: %s", edge->what, rr_verbs_error(result));
+		if (!device_tells(edge))
+			rr_fail(RR_ERR_LINK, "arming completions %s failed: %s", edge->what, rr_verbs_error(result));
 		rr_verbs_lose(edge);
 		return;
 	}
@@ -227,12 +236,14 @@ static bool all_ended(struct rr_verbs_edge *edge)
 	return ended;
 }
 
-void rr_verbs_linger(struct rr_verbs_edge *edge)
+void rr_verbs_linger(struct rr_verbs_edge *edge, uint64_t limit_ns)
 {
 	const struct rr_page *peer = rr_far_page(edge->far, edge->peer);
 	const struct timespec nap = {.tv_nsec = LINGER_NAP_NS};
-	uint64_t until = rr_now_ns() + LINGER_NS;
+	uint64_t until = rr_now_ns() + limit_ns;
 
+	if (edge->state != RR_VERBS_UP)
+		return;
 	while (!edge->failed && !all_ended(edge) && rr_now_ns() < until) {
 		rr_far_look(edge->far);
 		if (rr_observe32(&peer->state) != RR_PAGE_RUNNING || rr_far_state(edge->far, edge->peer) != RR_EDGE_UP)

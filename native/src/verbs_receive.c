@@ -74,7 +74,7 @@ rr_status rr_verbs_open_peek(struct rr_link *link, uint64_t op, const struct rr_
 		rr_verbs_moved(edge);
 		return RR_OK;
 	}
-	return RR_AGAIN;
+	return rr_verbs_waiting(edge);
 }
 
 static rr_status wrong_data(const struct rr_link *link, const struct rr_data *line, const struct rr_transfer *transfer)
@@ -93,7 +93,7 @@ rr_status rr_verbs_peek(struct rr_link *link, const struct rr_transfer *transfer
 	uint64_t offset;
 
 	if (edge->failed || !(edge->arrived & 1ull << edge->next % RR_RING_COUNT))
-		return rr_verbs_health(edge) < 0 ? rr_error_set(&edge->failure) : RR_AGAIN;
+		return rr_verbs_waiting(edge);
 	line = rr_verbs_line(edge->inbound, edge->next);
 	if (rr_own64(&line->serial) != edge->next + 1 || line->op != transfer->op || line->order != transfer->order ||
 	    line->slice != transfer->slice || line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode)
@@ -137,7 +137,7 @@ rr_status rr_verbs_tiny_peek(struct rr_link *link, uint32_t serial, uint64_t *ta
 	const uint8_t *line;
 
 	if (!edge->tiny_there[which] || edge->tiny_got[which] != (serial & RR_IMM_MASK))
-		return rr_verbs_health(edge) < 0 ? rr_error_set(&edge->failure) : RR_AGAIN;
+		return rr_verbs_waiting(edge);
 	line = edge->inbound + edge->tinies_at + which * RR_EDGE_TINY_BYTES;
 	memcpy(tag, line, sizeof(*tag));
 	*payload = line + sizeof(*tag);

@@ -18,11 +18,13 @@
 
 #include "clock.h"
 #include "memory.h"
+#include "order.h"
 #include "status.h"
 #include "verbs_edge.h"
 
 #define PAGE_BYTES 4096u
 #define BLAME_NS (500 * RR_NS_PER_MS) /* in which the peer's own record of a failure, or its death, is told */
+#define ENDED_NS (3 * RR_NS_PER_S) /* more than the peer waits for acknowledgements before it goes */
 
 /* What is asked of a queue pair, best first: a device may refuse much. */
 static const struct {
@@ -58,6 +60,25 @@ rr_status rr_verbs_health(struct rr_verbs_edge *edge)
 		return RR_OK;
 	if (edge->failed_of_peer && rr_now_ns() - edge->failed_ns < BLAME_NS)
 		return RR_AGAIN;
+	return rr_error_set(&edge->failure);
+}
+
+rr_status rr_verbs_waiting(struct rr_verbs_edge *edge)
+{
+	rr_status status = rr_verbs_health(edge);
+	uint32_t state = rr_observe32(&rr_far_page(edge->far, edge->peer)->state);
+
+	if (status != RR_OK || state == RR_PAGE_RUNNING || state == RR_PAGE_SETUP)
+		return status < 0 ? status : RR_AGAIN;
+	/* What it sent before may be on its way; and whoever fails in the operation that we are in is the watch's to tell. */
+	if (!edge->ended_ns)
+		edge->ended_ns = rr_now_ns();
+	if (rr_now_ns() - edge->ended_ns < ENDED_NS)
+		return RR_AGAIN;
+	rr_fail(RR_ERR_LINK, "rank %d %s before all that it had sent arrived", edge->peer,
+		state == RR_PAGE_CLOSED ? "closed its communicator" : "failed in a later operation");
+	strcpy(rr_error_here()->hint, "look at that rank's own error, and for packets that are lost between the ranks");
+	rr_verbs_lose(edge);
 	return rr_error_set(&edge->failure);
 }
 
@@ -354,6 +375,7 @@ void rr_verbs_sever(struct rr_verbs_edge *edge)
 {
 	if (edge->state == RR_VERBS_SEVERED)
 		return;
+	rr_verbs_linger(edge, RR_LINGER_SEVER_NS);
 	for (uint32_t q = 0; q < edge->settings.qps; q++)
 		if (edge->queues[q].qp)
 			rr_qp_error(edge->verbs, edge->queues[q].qp); /* one that cannot go there does not send either */
