@@ -178,17 +178,12 @@ def test_an_old_library_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"qps": 9}, "verbs.qps is 9: accepted are 1 to 8"),
-        ({"retry_count": 8}, "verbs.retry_count is 8: accepted are 1 to 7"),
-        ({"service_level": 16}, "verbs.service_level is 16: accepted are 0 to 15"),
-        ({"traffic_class": 256}, "verbs.traffic_class is 256: accepted are 0 to 255"),
-        ({"hop_limit": 256}, "verbs.hop_limit is 256: accepted are 1 to 255"),
-        ({"rnr_retry": 8}, "verbs.rnr_retry is 8: accepted are 1 to 7"),
-        ({"timeout_ms": 1e8}, "verbs.timeout_ns is 100000000000000: accepted are 0 to 8796093022208"),
-        ({"qps": -1}, "verbs['qps'] is -1; accepted is: queue pairs of a link"),
-        ({"qps": "many"}, "verbs['qps'] is 'many'"),
-        ({"gid": 1}, "verbs has no setting 'gid'; accepted are qps"),
-        ({"devices": 3}, "verbs['devices'] is 3; accepted are names"),
+        ({"qps": 9}, "qps is 9; accepted are whole numbers from 1 to 8"),
+        ({"retry_count": 0}, "retry_count is 0; accepted are whole numbers from 1 to 7"),
+        ({"service_level": "high"}, "service_level is 'high'; accepted are whole numbers from 0 to 15"),
+        ({"retry_timeout_s": 1e9}, "retry_timeout_s is 1000000000.0; accepted are seconds from"),
+        ({"gid": 1}, "verbs has no setting 'gid'; did you mean gid_index?"),
+        ({"devices": 3}, "devices is 3; accepted are device names"),
     ],
 )
 def test_settings_that_do_not_fit(given: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -196,6 +191,25 @@ def test_settings_that_do_not_fit(given: dict[str, Any], words: str, tmp_path: P
     done = run_world(1, source, tmp_path)
     assert done.of(0, "error") == "ArgumentError"
     assert words in done.of(0, "text")
+
+
+SETTINGS = """
+from rdmaring._native import ffi, lib, with_exchange
+for name, value in [("qps", 9), ("retry_count", 8), ("rnr_retry", 8), ("service_level", 16), ("traffic_class", 256),
+                    ("hop_limit", 256), ("timeout_ns", 1 << 44)]:
+    options = ffi.new("rr_options *")
+    setattr(options.verbs, name, value)
+    out = ffi.new("rr_comm **")
+    said_error(lambda: with_exchange(lambda mine: mine, lambda fn, user: lib.rr_comm_create(0, 1, fn, user, options, out)))
+"""
+
+
+def test_the_library_checks_settings_too(tmp_path: Path) -> None:
+    done = run_world(1, SETTINGS, tmp_path)
+    texts = [what["text"] for what in done.said[0]]
+    assert len(texts) == 7, done.output
+    assert "verbs.qps is 9: accepted are 1 to 8" in texts[0]
+    assert all(text.startswith("verbs.") and ": accepted are" in text for text in texts), texts
 
 
 def test_queue_pairs_must_be_equal(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_a_rank_that_sleeps_is_told_of_events(event: str, tmp_path: Path) -> Non
 
 
 def test_a_cut_wire_ends_after_all_retries(tmp_path: Path) -> None:
-    env = {"VERBS_SIM_RANK_1": "drop_link_after=60", "ROUNDS": "4000", "RDMARING_VERBS_TIMEOUT_MS": "200"}
+    env = {"VERBS_SIM_RANK_1": "drop_link_after=60", "ROUNDS": "4000", "RDMARING_VERBS_RETRY_TIMEOUT_S": "0.2"}
     done = run_verbs(2, ROUNDS, tmp_path, env=env)
     said = errors(done)
     assert any("RETRY_EXC_ERR" in what["text"] for what in said), said
