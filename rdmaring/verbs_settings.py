@@ -110,6 +110,6 @@ def with_arguments(settings: VerbsSettings, given: Mapping[str, Any]) -> VerbsSe
             numbers[name] = _number(name, name, value)
         else:
             near = difflib.get_close_matches(name, [*RANGES, "devices"], n=1)
-            also = f"; did you mean {near[0]}?" if near else ""
+            also = f"; did you mean {near[0]}?" if near else "."
             raise ArgumentError(f"verbs has no setting {name!r}{also} Accepted are {', '.join(RANGES)}, devices")
     return replace(settings, numbers=tuple(numbers.items()), devices=devices)

@@ -182,7 +182,7 @@ def test_an_old_library_is_named(tmp_path: Path) -> None:
         ({"retry_count": 0}, "retry_count is 0; accepted are whole numbers from 1 to 7"),
         ({"service_level": "high"}, "service_level is 'high'; accepted are whole numbers from 0 to 15"),
         ({"retry_timeout_s": 1e9}, "retry_timeout_s is 1000000000.0; accepted are seconds from"),
-        ({"gid": 1}, "verbs has no setting 'gid'; did you mean gid_index?"),
+        ({"gid_idx": 1}, "verbs has no setting 'gid_idx'; did you mean gid_index?"),
         ({"devices": 3}, "devices is 3; accepted are device names"),
     ],
 )
@@ -200,7 +200,8 @@ for name, value in [("qps", 9), ("retry_count", 8), ("rnr_retry", 8), ("service_
     options = ffi.new("rr_options *")
     setattr(options.verbs, name, value)
     out = ffi.new("rr_comm **")
-    said_error(lambda: with_exchange(lambda mine: mine, lambda fn, user: lib.rr_comm_create(0, 1, fn, user, options, out)))
+    create = lambda exchange, user: lib.rr_comm_create(0, 1, exchange, user, options, out)
+    said_error(lambda: with_exchange(lambda mine: mine, create))
 """
 
 
