@@ -115,7 +115,7 @@ class Guests:
             *("-serial", "stdio", "-kernel", str(self._machine.kernel.image), "-initrd", f"/proc/self/fd/{initramfs}"),
             *("-append", KERNEL_OPTIONS),
             *("-virtfs", _share("root", Path("/"), "on")),
-            *("-netdev", wire, "-device", f"virtio-net-pci,netdev=wire,mac={mac(guest)}"),
+            *("-netdev", wire, "-device", f"virtio-net-pci,netdev=wire,mac={mac(guest)},romfile="),
             *("-chardev", f"socket,id=agent,fd={channel.fileno()}", "-device", "virtio-serial-pci"),
             *("-device", "virtserialport,chardev=agent,name=agent"),
         ]

@@ -26,15 +26,18 @@ PREFER_SIGNALS_FROM = 128  # of failures seen at once one by a signal rather is 
 
 
 class BedError(Exception):
-    """The bed could not be made; the text says why."""
+    """The bed could not be made; the text says why. status: what the script exits with."""
 
-    status = BED_FAILED
+    def __init__(self, text: str, status: int = BED_FAILED) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class LackingError(BedError):
     """This machine lacks something, or does not allow it."""
 
-    status = 2
+    def __init__(self, text: str) -> None:
+        super().__init__(text, status=2)
 
 
 @dataclass
@@ -213,7 +216,7 @@ class Job:
             if self._status is None:
                 self._status = 128 + number
             if not all(host.ready for host in self._hosts):
-                raise BedError(f"ended by {_signal_name(number)}")
+                raise BedError(f"ended by {_signal_name(number)} before all hosts were up", 128 + number)
             self._blows = self._blows or [(0.0, number)]
             self._blows.append((time.monotonic() + KILL_AFTER_S, signal.SIGKILL))
         if self._deadline is not None and time.monotonic() >= self._deadline:
@@ -222,7 +225,9 @@ class Job:
             text = f"the time of {self._rules.timeout_s:g} s is over; still running: rank {still}"
             if not all(host.ready for host in self._hosts):
                 words = "\n".join(f"{host.name}: {host.last_words()}" for host in self._hosts if not host.ready)
-                raise BedError(f"the time of {self._rules.timeout_s:g} s was over before all hosts were up\n{words}")
+                raise BedError(
+                    f"the time of {self._rules.timeout_s:g} s was over before all hosts were up\n{words}", TIMED_OUT
+                )
             self._say(text)
             self._status = TIMED_OUT if self._status is None else self._status
             self._end_after(0.0)

@@ -157,10 +157,17 @@ def test_no_guest_outlives_the_script(number: signal.Signals, tmp_path: Path) ->
             time.sleep(0.05)
         assert len(processes(mark)) == 5  # the script, its switch and three guests
         process.send_signal(number)
-        assert process.wait(30) == (-number if number == signal.SIGKILL else 125)
+        assert process.wait(30) == (-number if number == signal.SIGKILL else 128 + number)
         while processes(mark):
             assert time.monotonic() < deadline, processes(mark)
             time.sleep(0.05)
+
+
+def test_a_boot_that_takes_too_long_ends_in_time() -> None:
+    line = [*bed("softroce"), "--guests", "1", "--timeout", "1", "--", "true"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 124, done.stderr
+    assert "the time of 1 s was over before all hosts were up" in done.stderr
 
 
 @pytest.mark.parametrize(
