@@ -166,4 +166,9 @@ def init(
     except BaseException:
         comm.close()
         raise
+    if os.environ.get("RDMARING_TRACE"):
+        from importlib import import_module
+
+        whole = import_module("rdmaring.diagnose.trace").WholeProgram
+        comm._program_trace = whole(comm, os.environ["RDMARING_TRACE"])
     return comm

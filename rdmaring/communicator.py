@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import operator
+import os
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +25,9 @@ from rdmaring.topology import Link, link_of
 from rdmaring.work import RunStats, Work, run_stats
 
 log = logging.getLogger("rdmaring")
+if TYPE_CHECKING:
+    from rdmaring.diagnose.trace import Tracing
+
 PLANS_MAX = 512  # cached; the oldest goes first
 SMALL_BYTES = 1024  # of arrays that are remembered: what is checked once need not be checked again
 SMALL_MAX = 64
@@ -70,6 +75,7 @@ class Communicator:
         self._small: dict[int, _Small] = {}
         self._works: set[Work] = set()
         self._ending = threading.RLock()  # abort() of another thread beside close()
+        self._program_trace: Any = None  # of RDMARING_TRACE
 
     # ---- the collectives ----
 
@@ -334,6 +340,20 @@ class Communicator:
         choice = choice_of(shape, self.size, self.node_count)
         return f"{collective} of {nbytes} bytes among {self.size} ranks: {choice.algorithm} ({choice.reason})"
 
+    def trace(self, path: str | os.PathLike[str] | None = None, *, record_count: int = 1 << 17) -> Tracing:
+        """A context manager that notes what every rank does with each slice, and when. Collective, at both ends.
+
+        path: where rank 0 then writes the trace of all ranks, for ui.perfetto.dev (packed where it ends in .gz); None:
+            nowhere. record_count: kept on each rank (48 bytes each); of more, the oldest are lost, and counted.
+
+        ``with comm.trace("t.json") as tracing:`` gives :class:`rdmaring.diagnose.trace.Tracing`; after it
+        ``tracing.summary()`` has the figures on rank 0. See docs/TRACE.md.
+        """
+        self._check_open()
+        # Diagnosis stands above the communicator: it is loaded only where it is asked for.
+        found: Tracing = import_module("rdmaring.diagnose.trace").Tracing(self, path, record_count)
+        return found
+
     # ---- the end ----
 
     def abort(self, reason: str = "abort() was called") -> None:
@@ -344,6 +364,8 @@ class Communicator:
 
     def close(self) -> None:
         """Leave. Operations in flight are aborted. May be called again."""
+        if self._program_trace is not None:
+            self._program_trace.finish(alone=any(not work.done() for work in self._works))
         with self._ending:
             self._close()
 
@@ -367,6 +389,8 @@ class Communicator:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if exception[0] is not None and self._program_trace is not None:
+            self._program_trace.finish(alone=True)
         self.close()
 
     def __del__(self) -> None:

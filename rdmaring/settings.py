@@ -46,6 +46,7 @@ VARIABLES: dict[str, str] = {
     "RDMARING_MEMORY_BUDGET": "bytes this process may give to links",
     "RDMARING_SIMD": "lower the instruction set: scalar, x86-64-v3, x86-64-v4",
     "RDMARING_PIN": "0: rdmaring run does not pin ranks to CPUs",
+    "RDMARING_TRACE": "file for a trace of the whole program, as Perfetto opens it; see `rdmaring trace`",
     "RDMARING_LOG": "level of the logger 'rdmaring' for programs that do not set one",
 }
 

@@ -20,6 +20,7 @@ SUBCOMMANDS = {
     "links": "Measure every edge between the ranks, and name the slow one.",
     "schedule": "Print, verify and save schedules.",
     "doctor": "Say what is wrong with this machine or a pair of machines, why, and what to do.",
+    "trace": "Record slices of all ranks on one time line, for Perfetto.",
 }
 
 EXAMPLES = """\b
