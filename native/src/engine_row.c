@@ -35,6 +35,7 @@ struct slice {
 	bool store;        /* dst itself is a target: the first */
 	bool landed;       /* the bytes lie in dst already */
 	uint64_t fused;    /* bit i: send i is committed after the pass */
+	uint64_t here_ns;  /* its last input; 0: not traced, or no inputs */
 };
 
 static struct work work_of(struct rr_engine *engine, uint64_t instance)
@@ -212,13 +213,14 @@ static rr_status gather_sources(const struct work *work, struct slice *slice)
 		}
 		if ((int32_t)at == slice->operand)
 			at++;
-		rr_trace_asked(engine->trace, receive->peer);
+		rr_trace_asked(engine->trace, receive->peer, transfer.mode);
 		rr_status status = in->ops->peek(in, &transfer, &slice->sources[at]);
 		if (status != RR_OK) {
 			engine->waiting_peer = receive->peer;
+			rr_trace_not_here(engine->trace, receive->peer);
 			return status;
 		}
-		rr_trace_here(engine->trace, receive->peer, transfer.mode);
+		slice->here_ns = rr_trace_here(engine->trace, receive->peer, transfer.mode);
 		slice->landed = transfer.landing && slice->sources[at] == transfer.landing;
 		at++;
 	}
@@ -353,7 +355,7 @@ static rr_status combine(const struct work *work, struct slice *slice, rr_token 
 			pass.dst_count = slice->target_count;
 		}
 		if (pass.dst_count) {
-			rr_trace_begin(engine->trace, &work->state->pass_begin_ns);
+			rr_trace_begin(engine->trace, &work->state->pass_begin_ns, slice->here_ns);
 			rr_status status = engine->device->ops->combine(engine->device, work->plan->pass, &pass, token);
 			if (status < 0)
 				return status;
@@ -384,8 +386,9 @@ static void finish_slice(const struct work *work, uint64_t fused)
 	uint64_t left = state->bytes - offset;
 	uint32_t bytes = left < work->plan->slice_bytes ? (uint32_t)left : work->plan->slice_bytes;
 
-	rr_trace_slice(engine->trace, work->plan->rows, &(struct rr_trace_place){engine->op, work->index, number},
-		       (uint32_t)work->round, bytes, state->pass_begin_ns);
+	uint64_t now_ns = rr_trace_slice(engine->trace, work->plan->rows,
+					 &(struct rr_trace_place){engine->op, work->index, number},
+					 (uint32_t)work->round, bytes, state->pass_begin_ns);
 	rr_trace_released(engine->trace, engine->out, work->plan->peers, work->plan->peer_count);
 	for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
 		struct rr_link *in = engine->in[work->plan->rows->receives[i].peer];
@@ -400,7 +403,7 @@ static void finish_slice(const struct work *work, uint64_t fused)
 		struct rr_transfer transfer;
 
 		fill_transfer(work, send, number, offset, bytes, &transfer);
-		rr_trace_sent(engine->trace, engine->out[send->peer], &transfer, work->index, 0);
+		rr_trace_sent(engine->trace, engine->out[send->peer], &transfer, work->index, 0, now_ns);
 		commit_slice(sent, engine->out[send->peer], &transfer);
 	}
 	state->done++;
@@ -420,6 +423,7 @@ static rr_status receive_slice(const struct work *work)
 	slice.bytes = left < work->plan->slice_bytes ? (uint32_t)left : work->plan->slice_bytes;
 	slice.landed = false;
 	slice.fused = 0;
+	slice.here_ns = 0;
 	if (!after_allows(work, &slice))
 		return RR_AGAIN;
 	if (work->row->action == RR_ACTION_NONE) { /* the bytes are there: only sends follow */
@@ -494,7 +498,7 @@ static rr_status send_slice(const struct work *work, uint32_t at)
 		sent->token = 0;
 		sent->begin_ns = 0;
 		if (place)
-			rr_trace_begin(engine->trace, &sent->begin_ns);
+			rr_trace_begin(engine->trace, &sent->begin_ns, 0);
 		status = place ? copy_out(work, offset, bytes, place, &sent->token) : RR_OK;
 		if (status < 0) {
 			out->ops->abort(out);
@@ -505,7 +509,7 @@ static rr_status send_slice(const struct work *work, uint32_t at)
 	if (!engine->device->ops->ready(engine->device, sent->token))
 		return RR_AGAIN;
 	sent->pending = false;
-	rr_trace_sent(engine->trace, out, &transfer, work->index, sent->begin_ns);
+	rr_trace_sent(engine->trace, out, &transfer, work->index, sent->begin_ns, 0);
 	commit_slice(sent, out, &transfer);
 	return RR_OK;
 }

@@ -114,21 +114,22 @@ static rr_trace_record record_of(enum rr_trace_kind kind, const struct rr_trace_
 				 .row = (int32_t)place->row, .slice = place->slice, .peer = peer, .kind = (uint8_t)kind};
 }
 
-void rr_trace_note_slice(struct rr_trace *trace, const struct rr_schedule *rows, const struct rr_trace_place *place,
-			 uint32_t round, uint32_t bytes, uint64_t begin_ns)
+uint64_t rr_trace_note_slice(struct rr_trace *trace, const struct rr_schedule *rows, const struct rr_trace_place *place,
+			     uint32_t round, uint32_t bytes, uint64_t begin_ns)
 {
+	uint64_t now_ns = rr_now_ns();
 	const struct rr_row *row = &rows->rows[place->row];
 	enum rr_trace_kind kind = row->action == RR_ACTION_REDUCE ? RR_TRACE_REDUCE : RR_TRACE_COPY;
 
 	if (begin_ns) {
-		rr_trace_record pass = record_of(kind, place, -1, bytes, begin_ns, rr_now_ns());
+		rr_trace_record pass = record_of(kind, place, -1, bytes, begin_ns, now_ns);
 		put(trace, &pass);
 	}
 	for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
 		const struct rr_receive *receive = &rows->receives[i];
 		struct rr_trace_in *in = &trace->in[receive->peer];
 
-		if (in->asked_ns && in->here_ns) { /* else tracing began in between */
+		if (in->here_ns) { /* else tracing began in between */
 			rr_trace_record got = record_of(RR_TRACE_RECEIVE, place, receive->peer, bytes, in->asked_ns, in->here_ns);
 			got.order = receive->order + round * rows->receives_from[receive->peer];
 			got.detail = (uint8_t)in->mode;
@@ -136,14 +137,14 @@ void rr_trace_note_slice(struct rr_trace *trace, const struct rr_schedule *rows,
 		}
 		*in = (struct rr_trace_in){0};
 	}
+	return now_ns;
 }
 
 void rr_trace_note_sent(struct rr_trace *trace, const struct rr_link *out, const struct rr_transfer *transfer,
-			uint32_t row, uint64_t copy_begin_ns)
+			uint32_t row, uint64_t copy_begin_ns, uint64_t now_ns)
 {
 	struct rr_trace_out *to = &trace->out[out->peer];
 	struct rr_trace_place place = {.op = transfer->op, .row = row, .slice = transfer->slice};
-	uint64_t now_ns = rr_now_ns();
 	rr_trace_record record = record_of(RR_TRACE_CREDIT, &place, out->peer, transfer->bytes, to->credit_ns, now_ns);
 
 	record.order = transfer->order;

@@ -69,10 +69,10 @@ void rr_trace_note_operation(struct rr_trace *trace, uint64_t op, int32_t collec
 			     uint64_t begin_ns, bool failed);
 void rr_trace_note_wait(struct rr_trace *trace, enum rr_trace_kind kind, int32_t peer);
 void rr_trace_note_waited(struct rr_trace *trace, uint64_t op);
-void rr_trace_note_slice(struct rr_trace *trace, const struct rr_schedule *rows, const struct rr_trace_place *place,
-			 uint32_t round, uint32_t bytes, uint64_t begin_ns);
+uint64_t rr_trace_note_slice(struct rr_trace *trace, const struct rr_schedule *rows, const struct rr_trace_place *place,
+			     uint32_t round, uint32_t bytes, uint64_t begin_ns);
 void rr_trace_note_sent(struct rr_trace *trace, const struct rr_link *out, const struct rr_transfer *transfer,
-			uint32_t row, uint64_t copy_begin_ns);
+			uint32_t row, uint64_t copy_begin_ns, uint64_t now_ns);
 void rr_trace_note_released(struct rr_trace *trace, struct rr_link *const *out, const int32_t *peers,
 			    uint32_t peer_count);
 void rr_trace_note_left(struct rr_trace *trace, uint64_t op);
@@ -99,35 +99,47 @@ static inline void rr_trace_waited(struct rr_trace *trace, uint64_t op)
 		rr_trace_note_waited(trace, op);
 }
 
-/* A row asks for the transfer at the head of the link from `peer`. */
-static inline void rr_trace_asked(struct rr_trace *trace, int32_t peer)
+/* The transfer at the head of the link from `peer` is not here yet. */
+static inline void rr_trace_not_here(struct rr_trace *trace, int32_t peer)
 {
 	if (trace && !trace->in[peer].asked_ns)
 		trace->in[peer].asked_ns = rr_now_ns();
 }
 
-/* It is here. */
-static inline void rr_trace_here(struct rr_trace *trace, int32_t peer, enum rr_mode mode)
+/* Before a peek that may itself copy; where it can't, the moment it succeeds is all there is to know. */
+static inline void rr_trace_asked(struct rr_trace *trace, int32_t peer, enum rr_mode mode)
 {
-	if (trace && !trace->in[peer].here_ns) {
-		trace->in[peer].here_ns = rr_now_ns();
-		trace->in[peer].mode = mode;
-	}
+	if (mode == RR_MODE_CMA || mode == RR_MODE_STREAM)
+		rr_trace_not_here(trace, peer);
 }
 
-/* A pass over memory begins; 0 in *begin_ns: it has not begun. */
-static inline void rr_trace_begin(struct rr_trace *trace, uint64_t *begin_ns)
+/* It is here: since when; 0 where tracing is off. */
+static inline uint64_t rr_trace_here(struct rr_trace *trace, int32_t peer, enum rr_mode mode)
+{
+	if (!trace)
+		return 0;
+	struct rr_trace_in *in = &trace->in[peer];
+	if (!in->here_ns) {
+		in->here_ns = rr_now_ns();
+		in->asked_ns = in->asked_ns ? in->asked_ns : in->here_ns;
+		in->mode = mode;
+	}
+	return in->here_ns;
+}
+
+/* A pass over memory begins, if it has not begun: *begin_ns is 0 then. now_ns: the clock a moment ago, or 0. */
+static inline void rr_trace_begin(struct rr_trace *trace, uint64_t *begin_ns, uint64_t now_ns)
 {
 	if (trace && !*begin_ns)
-		*begin_ns = rr_now_ns();
+		*begin_ns = now_ns ? now_ns : rr_now_ns();
 }
 
-/* A row's slice is through its pass (begin_ns 0: it needed none), and its inputs go back. */
-static inline void rr_trace_slice(struct rr_trace *trace, const struct rr_schedule *rows,
-				  const struct rr_trace_place *place, uint32_t round, uint32_t bytes, uint64_t begin_ns)
+/* A row's slice is through its pass (begin_ns 0: it needed none), and its inputs go back. The clock, or 0. */
+static inline uint64_t rr_trace_slice(struct rr_trace *trace, const struct rr_schedule *rows,
+				      const struct rr_trace_place *place, uint32_t round, uint32_t bytes,
+				      uint64_t begin_ns)
 {
-	if (trace)
-		rr_trace_note_slice(trace, rows, place, round, bytes, begin_ns);
+	return trace ? rr_trace_note_slice(trace, rows, place, round, bytes, begin_ns) : 0;
 }
 
 /* The next slice to `peer` finds no credit. */
@@ -137,12 +149,15 @@ static inline void rr_trace_no_credit(struct rr_trace *trace, int32_t peer)
 		trace->out[peer].credit_ns = rr_now_ns();
 }
 
-/* Called before commit(), which may move bytes. copy_begin_ns: a copy into the link ends now; 0: none. */
+/*
+ * Called before commit(), which may move bytes. copy_begin_ns: a copy into the link ends now; 0: none. now_ns: the
+ * clock a moment ago, or 0.
+ */
 static inline void rr_trace_sent(struct rr_trace *trace, const struct rr_link *out, const struct rr_transfer *transfer,
-				 uint32_t row, uint64_t copy_begin_ns)
+				 uint32_t row, uint64_t copy_begin_ns, uint64_t now_ns)
 {
 	if (trace)
-		rr_trace_note_sent(trace, out, transfer, row, copy_begin_ns);
+		rr_trace_note_sent(trace, out, transfer, row, copy_begin_ns, now_ns ? now_ns : rr_now_ns());
 }
 
 /* Once a pass: which sends have been released meanwhile. */

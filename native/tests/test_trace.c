@@ -35,7 +35,7 @@ static void send(struct rr_trace *trace, int32_t peer, uint32_t slice)
 {
 	struct rr_transfer transfer = {.op = 7, .order = 2, .slice = slice, .bytes = 100 + slice, .mode = RR_MODE_SLOT};
 
-	rr_trace_sent(trace, &links[peer], &transfer, 5, 0);
+	rr_trace_sent(trace, &links[peer], &transfer, 5, 0, 0);
 	links[peer].sent++;
 }
 
@@ -113,11 +113,16 @@ static void test_waits(void)
 	rr_trace_record records[2], record;
 	uint64_t begin_ns = 0;
 
-	rr_trace_asked(trace, 2);
+	rr_trace_asked(trace, 2, RR_MODE_SLOT);
+	assert(trace->in[2].asked_ns == 0);
+	rr_trace_asked(trace, 2, RR_MODE_CMA);
 	uint64_t asked_ns = trace->in[2].asked_ns;
-	rr_trace_asked(trace, 2);
-	rr_trace_here(trace, 2, RR_MODE_CMA);
-	rr_trace_begin(trace, &begin_ns);
+	assert(asked_ns);
+	rr_trace_not_here(trace, 2);
+	uint64_t here_ns = rr_trace_here(trace, 2, RR_MODE_CMA);
+	assert(rr_trace_here(trace, 2, RR_MODE_CMA) == here_ns && here_ns >= asked_ns);
+	rr_trace_begin(trace, &begin_ns, here_ns);
+	assert(begin_ns == here_ns);
 	rr_trace_slice(trace, &schedule, &place, 3, 50, begin_ns);
 	assert(rr_trace_take(trace, records, 2) == 2);
 	assert(records[0].kind == RR_TRACE_COPY && records[0].begin_ns == begin_ns && records[0].peer == -1);
@@ -132,7 +137,7 @@ static void test_waits(void)
 	send(trace, 1, 0);
 	assert(rr_trace_take(trace, &record, 1) == 1 && record.kind == RR_TRACE_CREDIT && record.bytes == 100);
 	struct rr_transfer transfer = {.op = 7, .order = 2, .slice = 1, .bytes = 100, .mode = RR_MODE_SLOT};
-	rr_trace_sent(trace, &links[1], &transfer, 5, begin_ns); /* with a copy into the slot */
+	rr_trace_sent(trace, &links[1], &transfer, 5, begin_ns, 0); /* with a copy into the slot */
 	assert(rr_trace_take(trace, &record, 1) == 1 && record.kind == RR_TRACE_COPY && record.peer == 1);
 	assert(record.begin_ns == begin_ns && record.order == 2);
 	rr_trace_wait(trace, RR_TRACE_OPEN, 2);
@@ -150,12 +155,13 @@ static void test_off(void)
 	struct rr_trace_place place = {0};
 	uint64_t begin_ns = 0;
 
-	rr_trace_asked(NULL, 2);
+	rr_trace_asked(NULL, 2, RR_MODE_CMA);
+	rr_trace_not_here(NULL, 2);
 	rr_trace_here(NULL, 2, RR_MODE_SLOT);
-	rr_trace_begin(NULL, &begin_ns);
+	rr_trace_begin(NULL, &begin_ns, 1);
 	rr_trace_slice(NULL, NULL, &place, 0, 1, 1);
 	rr_trace_no_credit(NULL, 1);
-	rr_trace_sent(NULL, &links[1], NULL, 0, 1);
+	rr_trace_sent(NULL, &links[1], NULL, 0, 1, 1);
 	rr_trace_released(NULL, out, peers, 2);
 	rr_trace_wait(NULL, RR_TRACE_OPEN, 1);
 	rr_trace_waited(NULL, 1);

@@ -107,7 +107,7 @@ def _run(
                 click.echo(json.dumps(found.__dict__, indent=2))
             elif comm.rank == 0:
                 click.echo(
-                    f"{nbytes} bytes, {comm.size} ranks: {found.off_us:.1f} us without tracing, {found.on_us:.1f} us with; "
+                    f"{nbytes} bytes, {comm.size} ranks: {found.off_us:.1f} us untraced, {found.on_us:.1f} us traced; "
                     f"ratio {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}), medians of {found.rounds} rounds"
                 )
             return 0

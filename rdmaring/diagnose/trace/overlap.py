@@ -19,7 +19,6 @@ from rdmaring.diagnose.trace.records import (
     RECEIVE,
     REDUCE,
     SEND,
-    STREAM,
     Array,
     RankTrace,
     Trace,
@@ -37,10 +36,11 @@ WAITS = (OPEN, RECEIVE, CREDIT, DRAIN)
 class RankTimes:
     """Where one rank's time went; seconds. Stretches of one kind that overlap count once.
 
-    operation_s: inside operations. transfer_s: slices were under way, from this rank or to it. reduce_s, copy_s:
-    passes over memory. overlap_s: both a transfer and a reduction. exposed_s: waiting with no pass at work; of it,
-    open_s for a late rank, receive_s for data, credit_s for room in a link, drain_s for peers to finish reading.
-    waited_for_s: how long the other ranks' exposed waits were for this one.
+    operation_s: inside operations. transfer_s: slices were under way, from this rank or to it. reduce_s: passes over
+    memory that add. copy_s: passes that only copy, and copies by the kernel (CMA). overlap_s: both a transfer and a
+    reduction. exposed_s: waiting with nothing to reduce or copy; of it, open_s for a late rank, receive_s for data,
+    credit_s for room in a link, drain_s for peers to finish reading. waited_for_s: how long the other ranks' exposed
+    waits were for this one.
     """
 
     rank: int
@@ -104,12 +104,22 @@ class Summary:
         return asdict(self)
 
 
-def waits(rank: RankTrace) -> Array:
-    """Records in which the rank waited. A receive by CMA or a stream copies: what it takes is no wait."""
-    records = rank.of(*WAITS)
-    copies = (records["kind"] == RECEIVE) & np.isin(records["detail"], (CMA, STREAM)) & (records["flags"] == 0)
-    found: Array = records[~copies]
+def _by_cma(records: Array) -> Array:
+    """Which records are receives in which the kernel copies: then the rank is busy, and does not wait."""
+    found: Array = (records["kind"] == RECEIVE) & (records["detail"] == CMA) & (records["flags"] == 0)
     return found
+
+
+def waits(rank: RankTrace) -> Array:
+    """Records in which the rank waited. A receive from a stream is one: its bytes come while it is asked for."""
+    records = rank.of(*WAITS)
+    found: Array = records[~_by_cma(records)]
+    return found
+
+
+def busy(rank: RankTrace) -> Array:
+    """When the rank reduced or copied, by itself or through the kernel; merged."""
+    return merged(stretches(rank.records[np.isin(rank.records["kind"], (REDUCE, COPY)) | _by_cma(rank.records)]))
 
 
 def exposed(rank: RankTrace) -> list[tuple[int, int, int, int]]:
@@ -117,7 +127,7 @@ def exposed(rank: RankTrace) -> list[tuple[int, int, int, int]]:
 
     Disjoint and ascending. Where several waits run at once, the one that began first is named.
     """
-    passes = merged(stretches(rank.of(REDUCE, COPY)))
+    passes = busy(rank)
     records = waits(rank)
     records = records[np.argsort(records["begin_ns"], kind="stable")]
     found: list[tuple[int, int, int, int]] = []
@@ -161,7 +171,7 @@ def _rank_times(trace: Trace, rank: RankTrace, idle: dict[int, Exposed]) -> Rank
         operation_s=length(merged(stretches(operations))) / 1e9,
         transfer_s=length(transfer) / 1e9,
         reduce_s=length(reduce) / 1e9,
-        copy_s=length(merged(stretches(rank.of(COPY)))) / 1e9,
+        copy_s=length(without(busy(rank), reduce)) / 1e9,
         overlap_s=length(common(transfer, reduce)) / 1e9,
         exposed_s=_total_s(mine),
         waited_for_s=sum(_total_s(found, peer=rank.rank) for other, found in idle.items() if other != rank.rank),

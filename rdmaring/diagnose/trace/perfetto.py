@@ -131,9 +131,7 @@ class _Writer:
         for record in rank.records:
             span = (int(record["begin_ns"]), int(record["end_ns"]), record)
             threads.setdefault(_thread(record), []).append(span)
-        threads[WAIT_THREAD] = [
-            (begin, end, f"wait: {KINDS[kind]} {peer}") for begin, end, kind, peer in exposed(rank)
-        ]
+        threads[WAIT_THREAD] = [(begin, end, f"wait: {KINDS[kind]} {peer}") for begin, end, kind, peer in exposed(rank)]
         number = 0
         for thread in sorted(threads):
             for lane in _lanes(threads[thread]):
@@ -153,9 +151,7 @@ class _Writer:
             at = min(max(send["ts"], receive["ts"]), end)
             common: Event = {"name": "slice", "cat": "slice", "id": number}
             self.events.append({**common, "ph": "s", "pid": send["pid"], "tid": send["tid"], "ts": send["ts"]})
-            self.events.append(
-                {**common, "ph": "f", "bp": "e", "pid": receive["pid"], "tid": receive["tid"], "ts": at}
-            )
+            self.events.append({**common, "ph": "f", "bp": "e", "pid": receive["pid"], "tid": receive["tid"], "ts": at})
 
     def _meta(self, pid: int, tid: int, name: str, args: dict[str, Any]) -> None:
         self.events.append({"ph": "M", "pid": pid, "tid": tid, "name": name, "args": args})

@@ -30,7 +30,7 @@ OPERATION, OPEN, RECEIVE, REDUCE, COPY, SEND, CREDIT, DRAIN = range(8)
 KINDS = ("operation", "open", "receive", "reduce", "copy", "send", "credit", "drain")
 LEFT = 1  # flag: it had not ended when the rank left the operation
 MODES = ("slot", "read in place", "written in place", "cma", "stream")
-CMA, STREAM = 3, 4  # modes in which a receive copies
+CMA = 3  # the mode in which a receive is a copy by the kernel
 
 
 @dataclass(frozen=True)
