@@ -166,9 +166,14 @@ def init(
     except BaseException:
         comm.close()
         raise
-    if os.environ.get("RDMARING_TRACE"):
+    _trace_program(comm)
+    return comm
+
+
+def _trace_program(comm: Communicator) -> None:
+    """RDMARING_TRACE: from here to the end."""
+    path = os.environ.get("RDMARING_TRACE")
+    if path:
         from importlib import import_module
 
-        whole = import_module("rdmaring.diagnose.trace").WholeProgram
-        comm._program_trace = whole(comm, os.environ["RDMARING_TRACE"])
-    return comm
+        comm._program_trace = import_module("rdmaring.diagnose.trace").WholeProgram(comm, path)
