@@ -53,7 +53,8 @@ every rank.
               again before it is said. A host is named if all edges that it sends on, receives on, or both, are slow
   ring        each edge in an all-reduce: what its bytes take at its measured rate, and how long it waited
   expected    from port speed and PCIe, where sysfs tells them
-Exit code: 0; 3 if a slow edge, host or rank was named; 1 if bytes arrived wrong or a rank failed; 2 for wrong usage.
+Exit code, of rank 0: 0; 3 if a slow edge, host or rank was named; 1 if bytes arrived wrong or a rank failed;
+2 for wrong usage.
 """
 
 
@@ -125,13 +126,14 @@ def command(
     except (RdmaringError, MemoryError) as error:
         click.echo(f"rdmaring links: {error or 'no memory for the buffers'}", err=True)
         return 1
-    if first:
-        if json_wanted:
-            click.echo(as_json(report))
-        else:
-            show(report, sys.stdout, reorder=reorder)
-        if picture is not None:
-            heat_map.save(report, picture)
+    if not first:
+        return 0  # a launcher would end rank 0, which still writes, when another rank fails
+    if json_wanted:
+        click.echo(as_json(report))
+    else:
+        show(report, sys.stdout, reorder=reorder)
+    if picture is not None:
+        heat_map.save(report, picture)
     return _exit_code(report)
 
 

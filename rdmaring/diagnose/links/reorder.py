@@ -6,7 +6,7 @@ rate from a to b says nothing of that from b to a. Where ranks share a node, the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from rdmaring.topology import ring_order
 
 EXACT_RANKS_MAX = 9  # above, all sets of ranks are too many
+EQUAL = 0.98  # rates that are so near to each other count as one: measured again, they may change places
 GAIN_MIN = 1.05  # of the slowest edge: less lies within what measuring again may change
 KICKS = 60  # of the search, when no move improves a ring
 SEED = 20240229
@@ -69,7 +70,7 @@ def best_ring(
     *,
     exact_ranks_max: int = EXACT_RANKS_MAX,
 ) -> Reordering:
-    """The ring with the fastest slowest edge; among those with an equal one, that of the least latency in all.
+    """The ring with the fastest slowest edge; among those within 2 % of it, that of the least latency in all.
 
     rates, latencies: N x N, [from, to]; what stands on the diagonal is not looked at. Without latencies, any.
     nodes: the node of each rank; the ring enters each once. None: every rank is a node.
@@ -106,57 +107,70 @@ def _exact(rates: Matrix, times: Matrix, nodes: Sequence[int]) -> tuple[int, ...
     starts = [rank for rank, node in enumerate(nodes) if node == nodes[0]]
     if len(starts) == len(nodes):
         starts = [0]  # one node: a ring may begin anywhere
-    found = [_best_path(rates, times, nodes, start) for start in starts]
-    return min(found)[2]
+    paths = _Paths(rates, times, nodes)
+    least = EQUAL * max(paths.bottleneck(start) for start in starts)
+    return min(found for start in starts if (found := paths.shortest(start, least)) is not None)[1]
 
 
-def _best_path(rates: Matrix, times: Matrix, nodes: Sequence[int], start: int) -> tuple[float, float, tuple[int, ...]]:
-    """The best ring that begins at ``start``: minus its bottleneck, its latency, its order.
+class _Paths:
+    """Paths that visit every rank once and leave a node only when all of it has been visited.
 
-    Paths to one rank through one set of ranks can be compared by bottleneck alone, but the one with the better
-    latency may be needed if the rest of the ring is slower still; so the bottleneck is found first.
+    Of paths to one rank through one set of ranks only the best counts; but the one with the best bottleneck need not
+    be the one with the least latency, so the two are found one after the other.
     """
-    world = len(nodes)
-    whole = (1 << world) - 1
-    members = {node: sum(1 << rank for rank in range(world) if nodes[rank] == node) for node in set(nodes)}
 
-    def steps(visited: int, last: int) -> list[int]:
-        free = [rank for rank in range(world) if not visited >> rank & 1]
-        if members[nodes[last]] & ~visited:  # the node is left only when all of it has been visited
-            return [rank for rank in free if nodes[rank] == nodes[last]]
-        return free
+    def __init__(self, rates: Matrix, times: Matrix, nodes: Sequence[int]) -> None:
+        self._rates, self._times, self._nodes = rates, times, nodes
+        self._world = len(nodes)
+        self._whole = (1 << self._world) - 1
+        self._members = {node: sum(1 << r for r, home in enumerate(nodes) if home == node) for node in set(nodes)}
 
-    fastest: dict[tuple[int, int], float] = {(1 << start, start): float("inf")}
-    for visited in range(1, whole + 1):
-        for last in range(world):
+    def bottleneck(self, start: int) -> float:
+        """That of the ring from ``start`` whose slowest edge is fastest."""
+        fastest: dict[tuple[int, int], float] = {(1 << start, start): float("inf")}
+        for visited, last in self._states():
             reached = fastest.get((visited, last))
             if reached is None:
                 continue
-            for rank in steps(visited, last):
+            for rank in self._steps(visited, last):
                 state = (visited | 1 << rank, rank)
-                fastest[state] = max(fastest.get(state, -1.0), min(reached, float(rates[last, rank])))
-    least = max(
-        min(reached, float(rates[last, start]))
-        for last in range(world)
-        if last != start and (reached := fastest.get((whole, last))) is not None
-    )
-    shortest: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(1 << start, start): (0.0, (start,))}
-    for visited in range(1, whole + 1):
-        for last in range(world):
-            known = shortest.get((visited, last))
-            if known is None:
+                fastest[state] = max(fastest.get(state, -1.0), min(reached, float(self._rates[last, rank])))
+        return max(
+            min(reached, float(self._rates[last, start]))
+            for last in range(self._world)
+            if last != start and (reached := fastest.get((self._whole, last))) is not None
+        )
+
+    def shortest(self, start: int, least: float) -> tuple[float, tuple[int, ...]] | None:
+        """Latency and order of the shortest ring from ``start`` without edges below ``least``."""
+        known: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(1 << start, start): (0.0, (start,))}
+        for visited, last in self._states():
+            path = known.get((visited, last))
+            if path is None:
                 continue
-            for rank in steps(visited, last):
-                if rates[last, rank] >= least:
+            for rank in self._steps(visited, last):
+                if self._rates[last, rank] >= least:
                     state = (visited | 1 << rank, rank)
-                    longer = (known[0] + float(times[last, rank]), (*known[1], rank))
-                    shortest[state] = min(shortest.get(state, longer), longer)
-    total, order = min(
-        (known[0] + float(times[last, start]), known[1])
-        for last in range(world)
-        if last != start and rates[last, start] >= least and (known := shortest.get((whole, last))) is not None
-    )
-    return -least, total, order
+                    longer = (path[0] + float(self._times[last, rank]), (*path[1], rank))
+                    known[state] = min(known.get(state, longer), longer)
+        rings = [
+            (path[0] + float(self._times[last, start]), path[1])
+            for last in range(self._world)
+            if last != start
+            and self._rates[last, start] >= least
+            and (path := known.get((self._whole, last))) is not None
+        ]
+        return min(rings) if rings else None
+
+    def _states(self) -> Iterator[tuple[int, int]]:
+        """All sets of visited ranks, smaller ones first, with each last rank."""
+        return ((visited, last) for visited in range(1, self._whole + 1) for last in range(self._world))
+
+    def _steps(self, visited: int, last: int) -> list[int]:
+        free = [rank for rank in range(self._world) if not visited >> rank & 1]
+        if self._members[self._nodes[last]] & ~visited:
+            return [rank for rank in free if self._nodes[rank] == self._nodes[last]]
+        return free
 
 
 # ---- search: thresholds, and moves that keep directions ----
@@ -185,7 +199,7 @@ def _search(rates: Matrix, times: Matrix, nodes: Sequence[int]) -> tuple[int, ..
             best, low = order, int(np.searchsorted(levels, reached))
         else:
             high = middle - 1
-    slow = (rates < levels[low]).astype(np.float64)
+    slow = (rates < EQUAL * levels[low]).astype(np.float64)
     scale = float(times[apart].max()) * world + 1.0
     return _improve(best, (crossing * world + slow) * scale + times, numbers, enough=0.0, kicks=0)
 

@@ -175,9 +175,10 @@ def _edge_slow(group: Group, edge: Edge, reference: float, others: int, members:
         f"{edge.gb_s:.4g} GB/s, {edge.gb_s / reference:.2f} of the others"
     )
     times = ", ".join(f"{each:.4g}" for each in edge.measured_gb_s)
+    often = "once" if len(edge.measured_gb_s) == 1 else f"{len(edge.measured_gb_s)} times"
     evidence = [
         f"the {others} edges like it: {reference:.4g} GB/s (median)",
-        f"measured {len(edge.measured_gb_s)} times, each the median of its messages: {times} GB/s",
+        f"measured {often}, each the median of its messages: {times} GB/s",
     ]
     for other in group.edges:
         if (other.source, other.target) == (edge.target, edge.source):

@@ -96,6 +96,19 @@ def test_direction_matters() -> None:
     assert (found.bottleneck_before_gb_s, found.bottleneck_gb_s, found.gain) == (1.0, 5.0, 5.0)
 
 
+def test_rates_that_are_nearly_equal_leave_the_choice_to_latency() -> None:
+    numbers = np.random.default_rng(5)
+    rates = numbers.uniform(0.99, 1.0, (6, 6))
+    rates[0, 1] = 0.5
+    latencies = np.full((6, 6), 50.0)
+    for edge in edges_of((0, 4, 2, 5, 1, 3)):
+        latencies[edge] = 5.0
+    for exact_ranks_max in (9, 0):
+        found = best_ring(rates, latencies, exact_ranks_max=exact_ranks_max)
+        assert found.order == (0, 4, 2, 5, 1, 3)
+        assert found.latency_us == 30.0 and found.worth
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_there_is_one_ring_of_one_or_two(world: int) -> None:
     found = best_ring(np.full((world, world), 3.0), None)
@@ -105,7 +118,7 @@ def test_there_is_one_ring_of_one_or_two(world: int) -> None:
 
 def test_a_gain_within_noise_is_not_worth_a_change() -> None:
     rates = np.full((4, 4), 10.0)
-    rates[0, 1] = 9.8
+    rates[0, 1] = 9.7
     found = best_ring(rates, None)
     assert found.bottleneck_gb_s == 10.0
     assert not found.worth

@@ -133,7 +133,7 @@ def test_the_evidence_names_figures_the_other_direction_and_counters() -> None:
     text = "\n".join(slow.evidence)
     assert slow.text == "edge rank 2 -> rank 1 (host2 -> host1, tcp) is slow: 0.5 GB/s, 0.50 of the others"
     assert "the 11 edges like it: 1 GB/s (median)" in text
-    assert "measured 1 times" in text
+    assert "measured once, each the median of its messages: 0.5 GB/s" in text
     assert "the other direction, rank 1 -> rank 2: 1 GB/s" in text
     assert "expected 2.5 GB/s (eth0 runs at 20000 Mbit/s): 0.20 of it" in text
     assert "counters of rank 2 (host2) meanwhile: net/eth0/tx_errors +12" in text
