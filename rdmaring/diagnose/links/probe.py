@@ -26,7 +26,7 @@ from rdmaring.diagnose.links.verdict import find_slow, suspects
 
 AGAIN_TIMES = 2
 REORDER_S = 2.0
-UNKNOWN = Expected(None, "memory of this machine")
+MEMORY = Expected(None, "memory of this machine")
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,14 @@ def _ends(comm: Communicator, options: Options) -> dict[str, dict[str, Any]]:
     known = interface_of_address(options.proc)
     found = {}
     for link in comm.links:
-        device, can = link.device, UNKNOWN
+        device, can = link.device, MEMORY
         if link.transport == "tcp":
             device = local_end(link.path, known) or ""
             can = _interface(device, options.sys) if device else Expected(None, f"no interface known for {link.path}")
-        elif link.device:
+        elif link.transport == "verbs":
             can = rdma_port(link.device, options.sys)
+        elif link.transport != "shm":
+            can = Expected(None, f"nothing is known of the transport {link.transport}")
         found[str(link.peer)] = {
             "transport": link.transport,
             "device": device,
