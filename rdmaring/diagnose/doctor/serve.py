@@ -105,15 +105,19 @@ class Server:
         answers = Answers(self)
         with self._lock:
             self._open.add(conversation)
+        proven = False
         try:
             be_greeted(conversation, self.key, self.instance, GREETING_TIMEOUT_S)
+            proven = True
             while True:
                 asked = conversation.receive(IDLE_TIMEOUT_S)
                 conversation.send(answers.answer(asked, connection), ANSWER_TIMEOUT_S)
         except ProtocolError as error:
-            self._log_stranger(address, error)
+            self._log_stranger(address, str(error))
         except OSError:
-            pass  # it left: that is how conversations end
+            if not proven and not self._closing:
+                self._log_stranger(address, "it left, or fell silent, before it proved the secret")
+            # Else it has left: that is how conversations end.
         finally:
             answers.close()
             conversation.close()
@@ -123,13 +127,13 @@ class Server:
                 self._open.discard(conversation)
             self._room.release()
 
-    def _log_stranger(self, address: str, error: Exception) -> None:
+    def _log_stranger(self, address: str, why: str) -> None:
         with self._lock:
             self._strangers += 1
             count = self._strangers
         if count <= STRANGERS_LOGGED_MAX:
             more = "; no more of them will be logged" if count == STRANGERS_LOGGED_MAX else ""
-            log.warning("rdmaring doctor: a stranger at %s was turned away: %s%s", address, error, more)
+            log.warning("rdmaring doctor: a stranger at %s was turned away: %s%s", address, why, more)
 
     def machine(self) -> Machine:
         return machine_facts(self._roots)
