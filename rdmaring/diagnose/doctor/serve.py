@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rdmaring.diagnose.doctor.interfaces import Address
-from rdmaring.diagnose.doctor.machine import Document, Machine, bounded_dict, decode, examine, machine_facts
+from rdmaring.diagnose.doctor.machine import Document, Machine, bounded_dict, decode, examine
 from rdmaring.diagnose.doctor.path_mtu import TOKEN_BYTES, Receiver, Sender, measure_path
 from rdmaring.diagnose.doctor.probes import PATHS_MAX, PathMtu, Probes, Reach
 from rdmaring.diagnose.doctor.reach import candidates, measure_reach, target_of
@@ -25,7 +25,7 @@ log = logging.getLogger("rdmaring")
 
 GREETING_TIMEOUT_S = 5.0
 IDLE_TIMEOUT_S = 300.0  # between two questions of a peer that proved the secret
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
 CONVERSATIONS_MAX = 128  # the peer tries all pairs of addresses at once
 RECEIVERS_MAX = PATHS_MAX
 STRANGERS_LOGGED_MAX = 10
@@ -135,8 +135,8 @@ class Server:
             more = "; no more of them will be logged" if count == STRANGERS_LOGGED_MAX else ""
             log.warning("rdmaring doctor: a stranger at %s was turned away: %s%s", address, why, more)
 
-    def machine(self) -> Machine:
-        return machine_facts(self._roots)
+    def addresses(self) -> list[Address]:
+        return self._roots.system.addresses()
 
     def exchange(self, theirs: Document) -> Document:
         """Our document for theirs."""
@@ -185,8 +185,7 @@ class Answers:
         return {"document": bounded_dict(mine)}
 
     def _receiver(self, address: str) -> dict[str, Any]:
-        own = [each.address for each in self._server.machine().interfaces]
-        found = next((each for each in own if each.address == address.partition("%")[0]), None)
+        found = next((each for each in self._server.addresses() if each.address == address.partition("%")[0]), None)
         if found is None or len(self._receivers) >= RECEIVERS_MAX:
             return {"error": f"{address} is no address of this machine, or too many were asked for"}
         try:
