@@ -82,9 +82,9 @@ def test_two_guests_talk_verbs(tmp_path: Path) -> None:
 
 def test_a_guest_that_goes_without_a_status_is_a_failure(tmp_path: Path) -> None:
     source = "if RANK == 1: open('/proc/sysrq-trigger', 'w').write('o')\nimport time; time.sleep(60)"
-    ran = run(2, 1, source, tmp_path, "--grace", "0")
+    ran = run(1, 2, source, tmp_path, "--grace", "0")
     assert ran.code == 125, ran.output
-    assert "guest1 ended without a status of rank 1" in ran.output
+    assert "guest0 ended without a status of rank 0, 1" in ran.output
     assert "Power down" in ran.output  # its console
 
 
