@@ -27,7 +27,7 @@ VARIABLES: dict[str, str] = {
     "RDMARING_RANK": "this process's rank; set by the launcher",
     "RDMARING_WORLD_SIZE": "number of ranks; set by the launcher",
     "RDMARING_LOCAL_RANK": "rank on this node; set by the launcher",
-    "RDMARING_RENDEZVOUS": "host:port where the ranks meet; set by the launcher",
+    "RDMARING_RENDEZVOUS": "host:port of rank 0, where the ranks meet; set by rdmaring run, by hand elsewhere",
     "RDMARING_RENDEZVOUS_HOSTED": "1: the launcher listens there; set by the launcher",
     "RDMARING_SECRET": "the job's secret, which every rank must prove",
     "RDMARING_HOST_ID": "name of this host, instead of the kernel's boot id",

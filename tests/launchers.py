@@ -149,6 +149,25 @@ class Mpi:
         return run([*self.command(world, *options), str(script)], self.env(own), TIMEOUT_S)
 
 
+# ---- Debian's packages ----
+
+
+def need_commands(commands: tuple[str, ...], packages: tuple[str, ...]) -> None:
+    """Commands of Debian's packages, installed where root can; skips elsewhere."""
+    path = os.environ["PATH"] + ":/usr/sbin:/sbin"
+    missing = [name for name in commands if shutil.which(name, path=path) is None]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        pytest.skip(f"{', '.join(missing)} missing: as root, apt-get install {' '.join(packages)}")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+    for command in (["apt-get", "update", "-qq"], install):
+        ran = run(command, quiet, INSTALL_TIMEOUT_S)
+        if ran.code:
+            pytest.skip(f"{' '.join(packages)} cannot be installed: {ran.output.strip()[-300:]}")
+
+
 # ---- Slurm ----
 
 SLURM_PACKAGES = ("munge", "slurm-client", "slurmctld", "slurmd")
@@ -181,26 +200,10 @@ PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def need_slurm() -> None:
-    """Slurm's daemons and clients, installed where root can; skips elsewhere."""
-    path = os.environ["PATH"] + ":/usr/sbin"
-    missing = [name for name in ("munged", "srun", "slurmctld", "slurmd") if shutil.which(name, path=path) is None]
-    if not missing:
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.skip(f"{', '.join(missing)} missing: as root, apt-get install {' '.join(SLURM_PACKAGES)}")
-    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *SLURM_PACKAGES]
-    for command in (["apt-get", "update", "-qq"], install):
-        ran = run(command, quiet, INSTALL_TIMEOUT_S)
-        if ran.code:
-            pytest.skip(f"Slurm cannot be installed: {ran.output.strip()[-300:]}")
-
-
 @contextmanager
 def slurm(folder: Path, ports: tuple[int, int]) -> Iterator[dict[str, str]]:
     """A cluster of this one host, with its own munge; yields the environment of its clients."""
-    need_slurm()
+    need_commands(("munged", "srun", "slurmctld", "slurmd"), SLURM_PACKAGES)
     if os.geteuid() != 0:
         pytest.skip("slurmd starts tasks as root only")
     for name in ("state", "spool"):

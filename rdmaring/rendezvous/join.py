@@ -24,7 +24,7 @@ from rdmaring.rendezvous.boards import (
 )
 from rdmaring.rendezvous.client import Rendezvous
 from rdmaring.rendezvous.environment import detect, host_identity, is_described, started
-from rdmaring.rendezvous.interfaces import own_addresses
+from rdmaring.rendezvous.interfaces import nearest_first, own_addresses
 from rdmaring.rendezvous.place import Place
 from rdmaring.rendezvous.pmi import PmiBoard
 from rdmaring.rendezvous.protocol import WORLD_MAX, RendezvousError, new_nonce
@@ -186,7 +186,7 @@ def _meet_by(
     # Without a secret of its own a trusted board needs ours only where RDMARING_SECRET is set on all ranks.
     known = load_secret(env) if not board.trusted or env.get("RDMARING_SECRET") else None
     record, secret = decode_record(board.pass_on(None, timeout_s), known)
-    hosts = list(record.hosts)
+    hosts = nearest_first(record.hosts, own_addresses())
     if record.host == host:
         hosts.insert(0, "127.0.0.1")
     addresses = tuple((each, record.port) for each in hosts)

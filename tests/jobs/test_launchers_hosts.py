@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launchers import PRELUDE, PYTHON, TIMEOUT_S, Mpi, Ran, check_sums, environment, run
+from launchers import PRELUDE, PYTHON, TIMEOUT_S, Mpi, Ran, check_sums, environment, need_commands, run
 
 # In place of ssh, and to start launchers on the first host.
 AGENT = """#!/bin/sh
@@ -66,8 +65,9 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("hosts as network namespaces need root and iproute2")
+    need_commands(("ip",), ("iproute2",))
+    if os.geteuid() != 0:
+        pytest.skip("hosts as network namespaces need root")
     hosts = TwoHosts(tmp_path_factory.mktemp("hosts"))
     try:
         hosts.make()

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from launchers import need_commands
 from unit.rendezvous_ranks import LONG_S, SECRET, all_ranks, enter, free_port, serving
 
 from rdmaring.rendezvous import Rendezvous, RendezvousError, join
@@ -104,6 +105,7 @@ exec "$@"
 def test_a_scoped_link_local_address(tmp_path: Path) -> None:
     if not Path("/proc/net/if_inet6").exists():
         return  # this kernel has no IPv6 at all
+    need_commands(("ip",), ("iproute2",))
     unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "--map-root-user"]
     inside = ["sh", "-c", LINK_LOCAL, "sh", sys.executable, "-c", SCOPED, "[fe80::1%wire0]:29400"]
     done = subprocess.run([*unshare, *inside], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

@@ -22,7 +22,7 @@ from unit.rendezvous_ranks import LONG_S, DictStore, all_ranks, store_rank
 
 from rdmaring.rendezvous import RendezvousError, join, pmi
 from rdmaring.rendezvous.boards import RECORD_BYTES_MAX, Record, decode_record, encode_failure, encode_record, proof_of
-from rdmaring.rendezvous.interfaces import own_addresses
+from rdmaring.rendezvous.interfaces import nearest_first, own_addresses
 from rdmaring.rendezvous.pmi import PmiBoard
 
 ONE_SECRET = {"RDMARING_SECRET": "s"}
@@ -371,6 +371,17 @@ def test_own_addresses_are_of_use_to_others() -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family) as probe:
             probe.bind((address, 0))
+
+
+def test_addresses_of_our_own_networks_are_tried_first() -> None:
+    own = ["10.1.0.7", "192.168.5.2", "fd00:1::7"]
+    hosts = ["node7", "172.17.0.1", "fd00:2::1", "10.1.9.9", "192.168.5.9", "fd00:1::9", "2001:db8::1"]
+    found = nearest_first(hosts, own)
+    assert set(found[:2]) == {"192.168.5.9", "fd00:1::9"}
+    assert found[2] == "10.1.9.9"
+    assert found[-1] == "node7"
+    assert sorted(found) == sorted(hosts)
+    assert nearest_first(hosts, []) == [*hosts[1:], "node7"]
 
 
 def test_a_record_does_not_show_its_secret() -> None:

@@ -105,12 +105,15 @@ def random_target() -> Iterator[None]:
 
 @pytest.mark.parametrize(("wire", "version"), [("wire 9 page 9", __version__), ("wire 1", "0.0.7")])
 def test_another_build_is_refused_with_both_named_and_the_job_goes_on(
-    wire: str, version: str, monkeypatch: pytest.MonkeyPatch
+    wire: str, version: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told so before anything else, such as its wrong world size."""
-    with serving(2) as address, ThreadPoolExecutor(1) as pool:
+    with caplog.at_level(logging.INFO, "rdmaring"), serving(2) as address, ThreadPoolExecutor(1) as pool:
         first = pool.submit(lambda: enter(address, 1, 2).exchange(b"1"))
-        time.sleep(0.2)
+        until = time.monotonic() + LONG_S
+        while "rank 1 came" not in caplog.text:
+            assert time.monotonic() < until
+            time.sleep(0.01)
         monkeypatch.setattr(client, "__version__", version)
         theirs, ours = re.escape(f"rank 0 runs rdmaring {version} ({wire})"), re.escape(f"{__version__} (wire 1)")
         with pytest.raises(RendezvousError, match=f"{theirs}, but rank 1, which came before, runs rdmaring {ours}"):
