@@ -49,7 +49,7 @@ def own_addresses() -> list[str]:
 
 
 def nearest_first(hosts: Iterable[str], own: Iterable[str]) -> list[str]:
-    """``hosts`` in the order in which to try them: addresses by the prefix that they share with one of ours, then names.
+    """``hosts`` as they are to be tried: addresses by the length of prefix shared with one of ours, then names.
 
     An address that leads nowhere costs a time-out, and those of our own networks lead somewhere.
     """
