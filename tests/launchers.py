@@ -65,14 +65,15 @@ def installed(name: str, *requirements: str) -> Path:
     prefix.mkdir(parents=True, exist_ok=True)
     with open(prefix / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs may share the checkout
-        if not (prefix / "installed").exists():
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-script-location", "--no-deps"]
+        marker = prefix / "installed"
+        if not marker.exists() or marker.read_text() != " ".join(requirements):
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-script-location"]
             command += ["--disable-pip-version-check", "--prefix", str(prefix), *requirements]
             ran = run(command, {}, INSTALL_TIMEOUT_S)
             if ran.code:
                 shutil.rmtree(prefix / "lib", ignore_errors=True)
                 pytest.skip(f"{name} cannot be installed: {ran.output.strip()[-300:]}")
-            (prefix / "installed").touch()
+            marker.write_text(" ".join(requirements))
     return prefix
 
 
@@ -140,7 +141,12 @@ class Mpi:
 
     def env(self, own: Mapping[str, str]) -> dict[str, str]:
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        libraries = {"LD_LIBRARY_PATH": str(self.prefix / "lib"), "I_MPI_FABRICS": "shm", "OMPI_MCA_btl": "self,sm"}
+        libraries = {
+            "LD_LIBRARY_PATH": str(self.prefix / "lib"),
+            "FI_PROVIDER_PATH": str(self.prefix / "lib"),
+            "FI_PROVIDER": "tcp",
+            "OMPI_MCA_btl": "self,sm",
+        }
         return {**(root if os.geteuid() == 0 else {}), **libraries, "PYTHONPATH": packages_of(self.prefix), **own}
 
     def run(self, tmp_path: Path, world: int, source: str, *options: str, **own: str) -> Ran:
