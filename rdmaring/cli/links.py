@@ -51,7 +51,8 @@ every rank.
   latency     half a round trip of 8 bytes, median
   slow        below 0.7 of the median of the edges of the same transport, and outside of their scatter; measured
               again before it is said. A host is named if all edges that it sends on, receives on, or both, are slow
-  ring        each edge in an all-reduce: what its bytes take at its measured rate, and how long it waited
+  ring        each edge in an all-reduce: what its bytes take at its measured rate, and the rest; by a trace: how
+              long its sender waited for room in it (credit), and its receiver for bytes (receive)
   expected    from port speed and PCIe, where sysfs tells them
 Exit code, of rank 0: 0; 3 if a slow edge, host or rank was named; 1 if bytes arrived wrong or a rank failed;
 2 for wrong usage.

@@ -147,7 +147,7 @@ def _ring_title(ring: Ring) -> str:
 
 def _ring(ring: Ring) -> Table:
     table = Table(box=None, pad_edge=False)
-    for heading in ("edge", "sent B", "transfer us", "wait us", "busy"):
+    for heading in ("edge", "sent B", "transfer us", "wait us", "credit us", "receive us", "busy"):
         table.add_column(heading, justify="right")
     for edge in ring.edges:
         table.add_row(
@@ -155,6 +155,8 @@ def _ring(ring: Ring) -> Table:
             str(edge.sent_bytes),
             time_text(edge.transfer_us),
             time_text(edge.wait_us),
+            time_text(edge.credit_us),
+            time_text(edge.receive_us),
             f"{edge.busy:.2f}",
             style="bold" if edge is ring.slowest else "",
         )

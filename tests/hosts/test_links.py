@@ -44,6 +44,17 @@ def test_a_throttled_edge_among_three_hosts(tmp_path: Path) -> None:
     assert document["best_order"] == [0, 1, 2]  # the only other ring has the slow edge in it
 
 
+@pytest.mark.timeout(120)
+def test_the_throttled_edge_of_the_ring_is_busy_and_its_receiver_waits(tmp_path: Path) -> None:
+    _, document = links(tmp_path, 3, "--rate", f"{RATE}mbit", "--edge", f"1-2:{RATE // 4}mbit", seconds=3)
+    edges = {(edge["source"], edge["target"]): edge for edge in document["ring"]["edges"]}
+    throttled = edges.pop((1, 2))
+    assert throttled["busy"] > 0.8
+    for edge in edges.values():
+        assert edge["busy"] < 0.6
+    assert throttled["receive_us"] > 0.5 * throttled["elapsed_us"]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("seed", range(20))

@@ -59,9 +59,9 @@ class Edge:
 class RingEdge:
     """One edge of the ring during an all-reduce.
 
-    elapsed_us: of the operation, on the rank where it took longest. transfer_us: what the bytes that
-    the edge carried take at its measured rate; wait_us: the rest, in which its sender waited for credit or for what it
-    had to pass on.
+    elapsed_us: of the operation, on the rank where it took longest; median. transfer_us: what the bytes that the edge
+    carried take at its measured rate; wait_us: the rest. Of one traced operation: credit_us: how long its sender waited
+    for room in it; receive_us: how long its receiver had asked for bytes that were not all there.
     """
 
     source: int
@@ -69,6 +69,8 @@ class RingEdge:
     sent_bytes: int
     elapsed_us: float
     transfer_us: float
+    credit_us: float
+    receive_us: float
 
     @property
     def wait_us(self) -> float:

@@ -63,7 +63,9 @@ def report_of(nodes: list[int], edges: list[Edge], members: list[Member] | None 
     order = best.order_before
     transfers_us = {pair: 1e4 / float(rates[pair]) for pair in edges_of(order)}  # of 10 MB at that rate
     elapsed_us = max(transfers_us.values())
-    carried = tuple(RingEdge(*pair, 10**7, elapsed_us, taken_us) for pair, taken_us in transfers_us.items())
+    carried = tuple(
+        RingEdge(*pair, 10**7, elapsed_us, taken_us, 5.0, taken_us) for pair, taken_us in transfers_us.items()
+    )
     return Report(
         version="0",
         world=world,
