@@ -41,7 +41,8 @@ def test_three_ranks_json_and_picture(tmp_path: Path) -> None:
     assert [(edge["source"], edge["target"]) for edge in ring["edges"]] == [(0, 1), (1, 2), (2, 0)]
     for edge in ring["edges"]:  # a ring sends 2(N-1)/N of the vector over each edge; chunks end at whole lines
         assert edge["sent_bytes"] == pytest.approx(4 / 3 * ring["nbytes"], abs=4096)
-        assert edge["credit_us"] >= 0 and edge["receive_us"] > 0
+        assert 0 <= edge["credit_us"] <= 10 * edge["elapsed_us"]
+    assert sum(edge["receive_us"] for edge in ring["edges"]) > 0
     assert sorted(document["best_order"]) == [0, 1, 2]
     assert picture.read_bytes().startswith(b"\x89PNG")
 
