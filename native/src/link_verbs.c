@@ -36,6 +36,7 @@ static rr_status progress(struct rr_link *link)
 
 	if (link != &edge->out.link)
 		return RR_OK; /* one for both */
+	rr_verbs_look(edge);
 	status = rr_verbs_health(edge);
 	if (status < 0)
 		return status;

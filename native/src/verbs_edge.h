@@ -147,6 +147,7 @@ struct rr_verbs_edge {
 	rr_error failure;
 	/* sleep */
 	bool armed;
+	uint32_t passes;
 	uint32_t idle_polls; /* since the engine last took something from this edge */
 	/* sender */
 	uint64_t serial;    /* next transfer */
@@ -202,7 +203,9 @@ void rr_verbs_destroy(struct rr_verbs_edge *edge);
 void rr_verbs_lose(struct rr_verbs_edge *edge);
 /* RR_OK, RR_AGAIN while the peer may still tell the cause, or the failure. */
 rr_status rr_verbs_health(struct rr_verbs_edge *edge);
-/* The same, of a rank that waits for something of the peer's: it will not come if the peer has ended. */
+/* Once a pass: has something befallen the device? It is the edge's failure then. */
+void rr_verbs_look(struct rr_verbs_edge *edge);
+/* Health, to a rank that waits for something of the peer's: it will not come if the peer has ended. */
 rr_status rr_verbs_waiting(struct rr_verbs_edge *edge);
 
 /* verbs_post.c: requests and completions */

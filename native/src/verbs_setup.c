@@ -25,6 +25,7 @@
 #define PAGE_BYTES 4096u
 #define BLAME_NS (500 * RR_NS_PER_MS) /* in which the peer's own record of a failure, or its death, is told */
 #define ENDED_NS (3 * RR_NS_PER_S) /* more than the peer waits for acknowledgements before it goes */
+#define PASSES_A_LOOK 32u /* at a device's events: a clock is read for it, which is slow on some machines */
 
 /* What is asked of a queue pair, best first: a device may refuse much. */
 static const struct {
@@ -50,17 +51,23 @@ void rr_verbs_lose(struct rr_verbs_edge *edge)
 
 rr_status rr_verbs_health(struct rr_verbs_edge *edge)
 {
-	if (edge->domain && edge->state >= RR_VERBS_MADE && edge->state != RR_VERBS_SEVERED &&
-	    (!edge->failed || edge->failed_of_peer) &&
-	    rr_domain_look(edge->domain, edge->rail.port, edge, false) < 0) {
-		edge->failed = false; /* the device's own event is the better cause */
-		rr_verbs_lose(edge);
-	}
 	if (!edge->failed)
 		return RR_OK;
 	if (edge->failed_of_peer && rr_now_ns() - edge->failed_ns < BLAME_NS)
 		return RR_AGAIN;
 	return rr_error_set(&edge->failure);
+}
+
+void rr_verbs_look(struct rr_verbs_edge *edge)
+{
+	if (edge->state < RR_VERBS_MADE || edge->state == RR_VERBS_SEVERED || (edge->failed && !edge->failed_of_peer))
+		return;
+	if (!edge->armed && !edge->failed && ++edge->passes % PASSES_A_LOOK)
+		return;
+	if (rr_domain_look(edge->domain, edge->rail.port, edge, false) < 0) {
+		edge->failed = false; /* the device's own event is the better cause */
+		rr_verbs_lose(edge);
+	}
 }
 
 rr_status rr_verbs_waiting(struct rr_verbs_edge *edge)
