@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import struct
 import sys
 import time
@@ -68,7 +67,7 @@ class Reference:
         exchange: Callable[[bytes], bytes],
         key: bytes,
         *,
-        verbs: bool,
+        rail: Rail | None = None,
         qps: int = 1,
         streams: int = STREAMS_DEFAULT,
         grant: bool = False,
@@ -79,8 +78,8 @@ class Reference:
         self.op = 0
         self._timeout_s = timeout_s
         self._qps, self._streams, self._grant = qps, streams, grant
-        rails = [find_rail()] if verbs else []
-        self._rail = Rail(rails[0]) if verbs else None
+        self._rail = rail
+        rails = [rail.bytes] if rail else []
         self._meeting = Meeting(rank, world, exchange, key, rails, slot_bytes=SLOT_BYTES, slot_count=SLOT_COUNT)
         self._links: dict[int, TcpLink | VerbsLink] = {}
         self._tiny_serial = 0
@@ -278,42 +277,59 @@ def values(rank: int, round_: int, count: int, dtype: np.dtype[Any]) -> np.ndarr
     return ((np.arange(count) * 7 + rank * 3 + round_) % 11).astype(dtype)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """A rank of the environment's job (RDMARING_*, torchrun, mpirun): all-reduces, whose sums it checks."""
-    parser = argparse.ArgumentParser(prog="python -m rdmaring.transport.reference", description=main.__doc__)
+def wrong_in(result: np.ndarray[Any, Any], round_: int, world: int) -> int:
+    """How many elements of a round's result are not the sum of all ranks' values."""
+    want = sum(values(rank, round_, result.size, np.dtype(np.float64)) for rank in range(world))
+    return int(np.count_nonzero(result.astype(np.float64) != want))
+
+
+def arguments_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command's line, by default this process's."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rdmaring.transport.reference",
+        description="A rank of the environment's job (RDMARING_*, torchrun, mpirun) that speaks the wire between nodes "
+        "in Python: all-reduces of each count and dtype, whose sums it checks.",
+    )
     parser.add_argument("--wire", choices=("tcp", "verbs"), default="verbs", help="what the edges are (default: verbs)")
     parser.add_argument("--count", type=int, nargs="+", default=[100_000], help="elements, one or several")
     parser.add_argument("--dtype", choices=tuple(DTYPES), nargs="+", default=["float32"])
     parser.add_argument("--rounds", type=int, default=3, help="all-reduces of each count and dtype")
     parser.add_argument("--algorithm", choices=("ring", "direct"), help="default: the library's choice")
     parser.add_argument("--qps", type=int, default=1, help="queue pairs a link, as on all ranks")
-    parser.add_argument(
-        "--streams", type=int, default=STREAMS_DEFAULT, help="data sockets of a TCP edge, as on all ranks"
-    )
+    parser.add_argument("--streams", type=int, default=STREAMS_DEFAULT, help="data sockets of a TCP edge, likewise")
     parser.add_argument("--grant", action="store_true", help="let peers write results into this rank's memory")
     parser.add_argument("--timeout", type=float, default=60, help="seconds for the assembly and each operation")
-    given = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 1 where a sum is wrong."""
+    given = arguments_of(arguments)
+    rail = Rail(find_rail()) if given.wire == "verbs" else None  # first: pyverbs takes its time to load
+    wrong = 0
     with rendezvous.join(timeout_s=given.timeout, wire=WIRE_NAME) as meeting:
         rank = Reference(
-            meeting.rank, meeting.world, meeting.exchange,
-            meeting.key, verbs=given.wire == "verbs", qps=given.qps,
-            streams=given.streams, grant=given.grant, timeout_s=given.timeout,
-        )  # fmt: skip
-        wrong = 0
+            meeting.rank,
+            meeting.world,
+            meeting.exchange,
+            meeting.key,
+            rail=rail,
+            qps=given.qps,
+            streams=given.streams,
+            grant=given.grant,
+            timeout_s=given.timeout,
+        )
         for name in given.dtype:
             for count in given.count:
-                dtype = dtype_named(name)
                 for round_ in range(given.rounds):
-                    result = rank.all_reduce(values(rank.rank, round_, count, dtype), given.algorithm)
-                    want = sum(values(r, round_, count, np.dtype(np.float64)) for r in range(rank.world))
-                    wrong += int(np.count_nonzero(result.astype(np.float64) != want))
-                say = {"dtype": name, "count": count, "crc32": zlib.crc32(result.tobytes()), "wrong": wrong}
-                print(json.dumps(say), flush=True)
+                    result = rank.all_reduce(values(rank.rank, round_, count, dtype_named(name)), given.algorithm)
+                    wrong += wrong_in(result, round_, rank.world)
+                line = {"dtype": name, "count": count, "crc32": zlib.crc32(result.tobytes()), "wrong": wrong}
+                print("SAY " + json.dumps({f"{name} {count}": line}), flush=True)
         rank.barrier()
         rank.close()
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
     sys.exit(main())

@@ -7,6 +7,8 @@ import os
 import socket
 import time
 from collections import deque
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,28 +54,18 @@ def verbs() -> Any:
     Raises:
         WireError: they are not installed where this Python looks.
     """
+    found = SimpleNamespace()
     try:
-        import pyverbs.addr
-        import pyverbs.cq
-        import pyverbs.device
-        import pyverbs.enums
-        import pyverbs.libibverbs_enums as enums
-        import pyverbs.mr
-        import pyverbs.pd
-        import pyverbs.qp
-        import pyverbs.utils
-        import pyverbs.wr
+        for name in ("addr", "cq", "device", "mr", "pd", "qp", "wr"):
+            setattr(found, name, import_module(f"pyverbs.{name}"))
+        newer = find_spec("pyverbs.libibverbs_enums") is not None  # before rdma-core 55 all were in one module
+        found.enums = import_module("pyverbs.libibverbs_enums" if newer else "pyverbs.enums")
     except ModuleNotFoundError as error:
-        if error.name != "pyverbs.libibverbs_enums":
-            raise WireError(
-                f"pyverbs cannot be imported ({error}): install python3-pyverbs, and use a virtual environment made "
-                "with --system-site-packages"
-            ) from error
-        import pyverbs.enums as enums  # before rdma-core 55 they were here
-    return SimpleNamespace(
-        addr=pyverbs.addr, cq=pyverbs.cq, device=pyverbs.device, enums=enums, mr=pyverbs.mr, pd=pyverbs.pd,
-        qp=pyverbs.qp, utils=pyverbs.utils, wr=pyverbs.wr,
-    )  # fmt: skip
+        raise WireError(
+            f"pyverbs cannot be imported ({error}): install python3-pyverbs, and use a virtual environment made of "
+            "/usr/bin/python3 with --system-site-packages"
+        ) from error
+    return found
 
 
 # ---- rails ----
@@ -178,6 +170,7 @@ class Queue:
         self.qp = v.qp.QP(pd, init)
         self.psn = int.from_bytes(os.urandom(3), "little")
         self.under_way = 0
+        self._nothing = v.wr.SGE(0, 0, 0)
         e = v.enums
         self._modify(
             e.IBV_QPS_INIT,
@@ -214,20 +207,23 @@ class Queue:
         )  # fmt: skip
 
     def receive(self) -> None:
-        self.qp.post_recv(self._v.wr.RecvWR(num_sge=0))
+        request = self._v.wr.RecvWR(num_sge=1, sg=[self._nothing])
+        request.num_sge = 0  # a WRITE WITH IMM brings its bytes elsewhere; pyverbs makes no request without a piece
+        self.qp.post_recv(request)
 
     def write(self, queue: int, sge: Any, address: int, key: int, imm: int | None = None) -> None:
-        """RDMA WRITE, or WRITE WITH IMM: imm goes in network order."""
+        """RDMA WRITE, or WRITE WITH IMM: imm goes in network order. sge: None writes no bytes."""
         e = self._v.enums
-        code = e.IBV_WR_RDMA_WRITE if imm is None else e.IBV_WR_RDMA_WRITE_WITH_IMM
         request = self._v.wr.SendWR(
             wr_id=queue << 1 | 1,
-            opcode=code,
-            num_sge=0 if sge is None else 1,
-            sg=None if sge is None else [sge],
+            opcode=e.IBV_WR_RDMA_WRITE if imm is None else e.IBV_WR_RDMA_WRITE_WITH_IMM,
+            num_sge=1,
+            sg=[sge or self._nothing],
             imm_data=0 if imm is None else socket.htonl(imm),
             send_flags=e.IBV_SEND_SIGNALED,
         )
+        if sge is None:
+            request.num_sge = 0
         request.set_wr_rdma(key, address)
         self.under_way += 1
         self.qp.post_send(request)
@@ -256,6 +252,7 @@ class Rail:
 
     def __init__(self, record: bytes) -> None:
         self.v = verbs()
+        self.bytes = record
         self.record = wire.RAIL.unpack(record)
         self.context = self.v.device.Context(name=wire.text_of(self.record.device))
         self.pd = self.v.pd.PD(self.context)
@@ -437,7 +434,7 @@ class VerbsLink:
         count, completions = self._cq.poll(16)
         for wc in completions[:count]:
             if wc.status != self._v.enums.IBV_WC_SUCCESS:
-                why = self._v.utils.wc_status_to_str(wc.status)
+                why = self._v.cq.cqe_status_to_str(wc.status)
                 raise WireError(f"a request on the edge to rank {self.peer} failed: {why} (code {wc.vendor_err})")
             queue = self._queues[self._by_number[wc.qp_num]]
             if wc.wr_id & 1:

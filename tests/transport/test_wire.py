@@ -20,7 +20,13 @@ DOCUMENT = (ROOT / "docs" / "WIRE.md").read_text()
 def compiles(source: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     code = tmp_path / "layout.c"
     code.write_text(source)
-    options = ["-std=gnu11", "-fsyntax-only", f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'src'}", '-DRDMARING_VERSION="0"']
+    options = [
+        "-std=gnu11",
+        "-fsyntax-only",
+        f"-I{NATIVE / 'include'}",
+        f"-I{NATIVE / 'src'}",
+        '-DRDMARING_VERSION="0"',
+    ]
     return subprocess.run(
         [os.environ.get("CC", "cc"), *options, str(code)], capture_output=True, text=True, check=False
     )
