@@ -34,6 +34,7 @@ GUEST_TOOLS = {
     "ibverbs-utils": ("ibv_devinfo",),
     "perftest": ("ib_write_bw",),
     "python3-pyverbs": ("/usr/lib/python3/dist-packages/pyverbs",),
+    "python3-numpy": ("/usr/lib/python3/dist-packages/numpy",),
     "iperf3": ("iperf3",),
     "iputils-ping": ("ping",),
 }

@@ -1,6 +1,7 @@
 """One rank of a job in which rank 1 is the reference and the others are C: both make the same all-reduces.
 
-Arguments are those of ``python -m rdmaring.transport.reference``.
+Arguments are those of ``python -m rdmaring.transport.reference``. REFERENCE_PYTHON: which interpreter runs that, with
+REFERENCE_PATH for what it imports.
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ import json
 import os
 import sys
 import zlib
+
+if os.environ["RDMARING_RANK"] == "1" and "REFERENCE_PYTHON" in os.environ:
+    interpreter = os.environ["REFERENCE_PYTHON"]
+    found = {"PYTHONPATH": os.environ["REFERENCE_PATH"]}
+    os.execve(interpreter, [interpreter, "-m", "rdmaring.transport.reference", *sys.argv[1:]], {**os.environ, **found})
 
 import numpy as np
 

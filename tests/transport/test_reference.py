@@ -12,6 +12,8 @@ import pytest
 from nodes import FAR
 from worlds import PRELUDE, RDMARING, Ran, collect
 
+from rdmaring.transport import reference_edges, reference_verbs
+
 RING = Path(__file__).with_name("ring_of_both.py")
 
 
@@ -112,3 +114,17 @@ def test_the_command_tells_what_it_takes() -> None:
     line = [sys.executable, "-m", "rdmaring.transport.reference", "--help"]
     done = subprocess.run(line, capture_output=True, text=True, check=True, cwd="/")
     assert "--grant" in done.stdout
+
+
+def test_without_pyverbs_it_says_what_to_install(tmp_path: Path) -> None:
+    blocked = tmp_path / "pyverbs"
+    blocked.mkdir()
+    (blocked / "__init__.py").write_text("")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        with pytest.raises(reference_edges.WireError, match="install python3-pyverbs"):
+            reference_verbs.verbs()
+    finally:
+        sys.path.remove(str(tmp_path))
+        for name in [name for name in sys.modules if name.split(".")[0] == "pyverbs"]:
+            del sys.modules[name]
