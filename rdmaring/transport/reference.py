@@ -1,8 +1,8 @@
 """The wire between nodes once more, in plain Python: a rank that takes part in all-reduces of C ranks.
 
 Slow on purpose: it copies, it sends what a row makes when the row is done, it knows no channels and no shared
-memory. It was written from docs/WIRE.md and shares no code with the C engine, so that a ring of both that gives right
-sums shows that the document is true. ``python -m rdmaring.transport.reference --help``
+memory. It does what docs/WIRE.md says and shares no code with the C engine, so that a ring of both that gives right
+sums shows that the document is true of both. ``python -m rdmaring.transport.reference --help``
 """
 
 from __future__ import annotations

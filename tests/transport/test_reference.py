@@ -1,4 +1,4 @@
-"""The reference, which was written from docs/WIRE.md, in one ring with the C engine."""
+"""The reference and the C engine in one ring over TCP: docs/WIRE.md is true of both."""
 
 from __future__ import annotations
 
