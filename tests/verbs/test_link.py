@@ -148,3 +148,43 @@ def test_registrations_go_with_their_memory(tmp_path: Path) -> None:
     done = run_verbs(2, FREED, tmp_path, "seed=2,delay_us=100")
     assert done.ran.code == 0, done.ran.output
     done.clean(2)
+
+
+SEVERAL = """
+with rr.init(timeout_s=50) as comm:
+    x = comm.empty(60_000, np.float32)
+    for k in range(3):
+        with comm.dup() as other, comm.split(0, key=comm.size - comm.rank) as turned:
+            works = []
+            arrays = [c.empty(50_000 + i, np.float32) for i, c in enumerate((comm, other, turned))]
+            for array, c in zip(arrays, (comm, other, turned)):
+                array[:] = c.rank + 1
+                works.append(c.all_reduce(array, async_op=True))
+            for work in works:
+                work.wait(timeout_s=30)
+            want = comm.size * (comm.size + 1) / 2
+            assert all((array == want).all() for array in arrays)
+            x[:] = 1
+            turned.all_reduce(x)  # registered memory serves all communicators
+            assert (x == comm.size).all()
+        x[:] = 2
+        comm.all_reduce(x)  # what the others have closed is not ours
+        assert (x == 2 * comm.size).all()
+    if os.fork() == 0:
+        try:
+            comm.all_reduce(x)
+        except rr.ForkedError:
+            comm.close()  # takes nothing of the parent's away
+            os._exit(0)
+        os._exit(1)
+    assert os.wait()[1] == 0
+    x[:] = 3
+    comm.all_reduce(x)
+    assert (x == 3 * comm.size).all()
+"""
+
+
+def test_several_communicators_share_a_device_and_a_child_touches_nothing(tmp_path: Path) -> None:
+    done = run_verbs(3, SEVERAL, tmp_path, "seed=8,delay_us=50", env={"RDMARING_VERBS_QPS": "2"})
+    assert done.ran.code == 0, done.ran.output
+    done.clean(3)
