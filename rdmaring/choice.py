@@ -21,7 +21,7 @@ DIRECT_WORLD_MAX = 32  # two-shot opens a link to every rank; wider worlds take 
 # Between nodes, where every message is a trip: docs/BENCHMARKS.md.
 FAR_MAILBOX_BYTES = 4096
 FAR_MAILBOX_WORLD_MAX = 8
-FAR_DIRECT_BYTES = 256 << 10
+FAR_DIRECT_BYTES = 1 << 20
 FAR_DIRECT_WORLD_MAX = 8
 
 SLICE_BYTES = 256 << 10
