@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     ) from error
 from rdmaring.errors import BY_STATUS, RdmaringError
 
-__all__ = ["AGAIN", "OK", "check", "error_here", "ffi", "keep_interrupt", "lib", "with_exchange"]
+__all__ = ["AGAIN", "OK", "check", "error_here", "ffi", "keep_interrupt", "lib", "raise_interrupt", "with_exchange"]
 
 OK = 0
 AGAIN = 1
@@ -26,8 +26,20 @@ _interrupts: list[KeyboardInterrupt] = []
 
 
 def keep_interrupt(error: KeyboardInterrupt) -> None:
-    """Of a callback, which C cannot carry: error_here() raises it when the call has failed for it."""
+    """Of a callback, which C cannot carry: it is raised when the call has come back."""
     _interrupts.append(error)
+
+
+def raise_interrupt() -> None:
+    """Raise what a callback kept, in the main thread.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came while a callback ran.
+    """
+    if _interrupts and threading.current_thread() is threading.main_thread():
+        error = _interrupts[-1]
+        _interrupts.clear()
+        raise error
 
 
 def error_here() -> RdmaringError:
@@ -36,8 +48,7 @@ def error_here() -> RdmaringError:
     Raises:
         KeyboardInterrupt: Ctrl-C came while a callback ran in the main thread.
     """
-    if _interrupts and threading.current_thread() is threading.main_thread():
-        raise _interrupts.pop()
+    raise_interrupt()
     record = ffi.new("rr_error *")
     lib.rr_last_error(record)
 

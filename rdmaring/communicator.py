@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rdmaring import group, memory
-from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
+from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib, raise_interrupt
 from rdmaring.buffers import BYTES, Vector, as_vector, check_overlap
 from rdmaring.chunks import even
 from rdmaring.chunks import given as given_offsets
@@ -384,6 +384,7 @@ class Communicator:
         lib.rr_comm_close(handle)
         if self._keep is not None:
             self._keep.close()
+        raise_interrupt()  # that came while a Python class closed its edges
 
     def __enter__(self) -> Communicator:
         return self

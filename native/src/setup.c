@@ -180,6 +180,7 @@ static rr_status find_transport(struct rr_comm *comm, struct rr_hello *own)
 		return status;
 	if (options->link_transport)
 		comm->transport = options->link_transport;
+	comm->options.link_library = NULL; /* the caller's text */
 	snprintf(own->transport, sizeof(own->transport), "%s", comm->transport->name);
 	return RR_OK;
 }
