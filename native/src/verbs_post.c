@@ -11,10 +11,10 @@
 
 #define COMPLETIONS_A_POLL 16
 /*
- * A driver passes a hundred times and more without success before it sleeps (wait.c, YIELDS_FAR). After so many polls
- * of them the queue is armed, and then polled once more: what comes after that poll makes the channel readable.
+ * Shortly before a driver sleeps the queue is armed, and then polled once more: what comes after that poll makes the
+ * channel readable.
  */
-#define IDLE_POLLS_BEFORE_ARM 40u
+#define IDLE_POLLS_BEFORE_ARM (RR_PASSES_BEFORE_SLEEP / 2)
 
 #define LINGER_NAP_NS 50000
 

@@ -10,12 +10,14 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "link.h"
 #include "order.h"
 
 #define PAUSES_OWN_CPU 256u  /* about 3 us: longer than a hand-over between two cores */
 #define PAUSES_SHARED_CPU 4u /* whoever spins here keeps the peer from running */
 #define YIELDS 1000u         /* about 1 ms with a neighbour: a training step's jitter stays awake */
-#define YIELDS_FAR 16u       /* each pass asks the kernel for every socket, and waking takes less than a network's trip */
+/* Few: each pass asks the kernel for every socket, and waking takes less than a network's trip. */
+#define YIELDS_FAR RR_PASSES_BEFORE_SLEEP
 #define YIELDS_A_CLOCK 32u
 #define EVENTS_MAX 16
 #define LOOK_NS (2 * RR_NS_PER_MS)
