@@ -13,6 +13,7 @@ import click
 import rdmaring
 from rdmaring.cli import heat_map
 from rdmaring.cli.links_tables import as_json, show
+from rdmaring.cli.remote import start_on_hosts
 from rdmaring.diagnose.links.measure import BUDGET_S, Advance
 from rdmaring.diagnose.links.probe import Options, probe
 from rdmaring.diagnose.links.records import Report
@@ -36,6 +37,7 @@ main()
 EPILOG = """\b
 Examples:
   rdmaring links -n 4                                    4 ranks on this machine
+  rdmaring links --hosts a,b,c,d                         one rank on each of four hosts, by ssh
   mpirun --host a,b,c,d rdmaring links --live            one rank on each of four hosts
   srun -N 8 --ntasks-per-node 1 rdmaring links --live    the same under Slurm
   torchrun --nproc-per-node 2 --no-python rdmaring links --live
@@ -44,8 +46,8 @@ Examples:
   mpirun --host a,b,c,d rdmaring links --live --reorder  and the order for RDMARING_RING_ORDER
 
 \b
-It starts ranks on this machine alone; on others a launcher does: it must start `rdmaring links --live` as
-every rank.
+On other hosts a launcher starts `rdmaring links --live` as every rank; or --hosts does it by ssh, with rdmaring
+installed at the same path on all of them.
   bandwidth   from a rank (row) to another (column), one edge at a time unless --parallel; median of 3 or more
               messages of up to 4 MiB in registered memory, every byte compared; GB/s are 10^9 bytes a second
   latency     half a round trip of 8 bytes, median
@@ -69,6 +71,14 @@ class _KeepArguments(click.Command):
 
 @click.command("links", cls=_KeepArguments, epilog=EPILOG)
 @click.option("-n", "--ranks", type=click.IntRange(2, 256), help="Start this many ranks on this machine.")
+@click.option("--hosts", metavar="HOST,...", help="Start one rank on each of these hosts, by the agent.")
+@click.option(
+    "--agent",
+    default="ssh",
+    show_default=True,
+    metavar="COMMAND",
+    help="With --hosts: what runs a command line on a host, as `ssh HOST COMMAND` does.",
+)
 @click.option("--live", is_flag=True, help="Be a rank of the launcher that started this process.")
 @click.option("--reorder", is_flag=True, help="Show the best ring, and the setting that makes jobs use it.")
 @click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
@@ -98,6 +108,8 @@ def command(
     ctx: click.Context,
     /,
     ranks: int | None,
+    hosts: str | None,
+    agent: str,
     live: bool,
     reorder: bool,
     json_wanted: bool,
@@ -112,9 +124,11 @@ def command(
     With -n it starts its ranks on this machine; with --live it is a rank of the launcher that started it
     (rdmaring run, mpirun, srun, torchrun), and all ranks of the job must run it.
     """
-    _check_place(ranks, live)
+    _check_place(ranks, live, hosts)
     if picture is not None:
         _check_picture(picture)
+    if hosts is not None and not live:
+        return start_on_hosts("links", [*ctx.meta[ARGUMENTS], "--live"], _host_names(hosts), agent)
     if not is_described(os.environ):
         assert ranks is not None
         return _start(ctx.meta[ARGUMENTS], ranks, pin)
@@ -144,8 +158,17 @@ def _exit_code(report: Report) -> int:
     return SLOW_FOUND if report.slow else 0
 
 
-def _check_place(ranks: int | None, live: bool) -> None:
+def _host_names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if len(names) < 2 or any(name.startswith("-") for name in names):
+        raise click.BadParameter(f"{text!r}: accepted are two or more host names between commas", param_hint="--hosts")
+    return names
+
+
+def _check_place(ranks: int | None, live: bool, hosts: str | None) -> None:
     """Whether this process is to start ranks or to be one."""
+    if hosts is not None and ranks is not None:
+        raise click.UsageError("--hosts and -n: accepted is one of them")
     try:
         described = is_described(os.environ)
         place = detect(os.environ)
@@ -161,8 +184,8 @@ def _check_place(ranks: int | None, live: bool) -> None:
             f"-n is {ranks}, but a launcher has started this process as rank {place.rank} of {place.world}; "
             "leave out -n there"
         )
-    if not described and ranks is None:
-        raise click.UsageError("either -n for ranks on this machine, or --live under a launcher")
+    if not described and ranks is None and hosts is None:
+        raise click.UsageError("one of -n for ranks on this machine, --hosts for others, or --live under a launcher")
     if described and place.world < 2:
         raise click.UsageError("the job has one rank: there is no edge to measure")
 

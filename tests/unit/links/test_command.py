@@ -66,7 +66,7 @@ def test_ranks_of_a_launcher(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "env", "message"),
     [
-        ((), {}, "either -n for ranks on this machine, or --live under a launcher"),
+        ((), {}, "one of -n for ranks on this machine, --hosts for others, or --live under a launcher"),
         (("--live",), {}, "--live: no launcher has started this process"),
         (("-n", "1"), {}, "1 is not in the range"),
         (("-n", "2", "--picture", "map.txt"), {}, "names no kind of picture"),
