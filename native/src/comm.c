@@ -16,6 +16,7 @@
 #define TIMEOUT_NS_DEFAULT (300 * RR_NS_PER_S)
 #define SLOT_BYTES_DEFAULT (256u << 10) /* a slice of ordinary memory by CMA is best at 128-256 KiB */
 #define SLOT_COUNT_DEFAULT 4u
+#define FAR_SLOT_COUNT_DEFAULT 16u /* a credit takes a trip: measured over soft-RoCE, 4 MiB in 302 ms with 4, 213 ms with 16 */
 #define LINK_BYTES_MAX (8ull << 20) /* whatever the options say */
 #define MEMORY_BUDGET_DEFAULT (512ull << 20)
 #define TCP_STREAMS_DEFAULT 2u
@@ -32,11 +33,12 @@ rr_status rr_comm_usable(struct rr_comm *comm)
 	return RR_OK;
 }
 
-static rr_status check_options(rr_options *options, const rr_options *given)
+static rr_status check_options(rr_options *options, const rr_options *given, uint32_t *far_slot_count)
 {
 	*options = given ? *given : (rr_options){0};
 	options->timeout_ns = options->timeout_ns ? options->timeout_ns : TIMEOUT_NS_DEFAULT;
 	options->slot_bytes = options->slot_bytes ? options->slot_bytes : SLOT_BYTES_DEFAULT;
+	*far_slot_count = options->slot_count ? options->slot_count : FAR_SLOT_COUNT_DEFAULT;
 	options->slot_count = options->slot_count ? options->slot_count : SLOT_COUNT_DEFAULT;
 	options->tcp_streams = options->tcp_streams ? options->tcp_streams : TCP_STREAMS_DEFAULT;
 	options->transports = options->transports ? options->transports : RR_TRANSPORT_TCP | RR_TRANSPORT_VERBS;
@@ -101,7 +103,7 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	rr_drive_watch_forks();
 	comm->process_mark = rr_drive_process_mark();
 	comm->shm.memfd = comm->shm.bell = -1;
-	status = check_options(&comm->options, options);
+	status = check_options(&comm->options, options, &comm->far_slot_count);
 	if (status >= 0)
 		status = make_statistics(comm);
 	if (status >= 0)
@@ -110,7 +112,8 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 		status = rr_setup(comm, exchange, user);
 	if (status < 0)
 		goto free_all;
-	comm->pauses = comm->far ? 0 : rr_wait_pauses(world);
+	/* A pass over sockets is no pause; one over verbs reads memory, as one over shared memory does. */
+	comm->pauses = !comm->far ? rr_wait_pauses(world) : rr_far_pass_is_dear(comm->far) ? 0 : rr_wait_pauses(comm->shm.count);
 	comm->mailbox.shm = &comm->shm;
 	comm->mailbox.serial = (uint32_t)comm->options.serial_start;
 	comm->engine.position = &comm->shm.page->position;

@@ -46,6 +46,7 @@ struct rr_work {
 struct rr_comm {
 	int32_t rank, world;
 	rr_options options;
+	uint32_t far_slot_count; /* of an edge over verbs */
 	uint32_t pauses;
 	struct rr_shm shm;        /* the ranks of this node */
 	struct rr_far *far;       /* those of others; NULL where there are none */
@@ -98,6 +99,12 @@ rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user);
 static inline int rr_comm_sleeper(const struct rr_comm *comm)
 {
 	return comm->far ? rr_far_sleeper(comm->far) : -1;
+}
+
+/* How often it yields before that; 0: the default. */
+static inline uint32_t rr_comm_yields(const struct rr_comm *comm)
+{
+	return comm->far ? rr_far_passes(comm->far) : 0;
 }
 
 /* Wake all near ranks that sleep; far ones are woken by their kernels. */

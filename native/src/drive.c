@@ -105,7 +105,7 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 	struct rr_page *page = comm->shm.page;
 	struct rr_wait wait;
 
-	rr_wait_start(&wait, comm->pauses, rr_comm_sleeper(comm));
+	rr_wait_start(&wait, comm->pauses, rr_comm_yields(comm), rr_comm_sleeper(comm));
 	while (!work_done(work)) {
 		bool moved = false;
 		rr_operation_progress(comm, &moved);
@@ -224,7 +224,7 @@ static void *progress_thread(void *unused)
 	struct rr_comm *last = NULL;
 
 	(void)unused;
-	rr_wait_start(&wait, 0, -1);
+	rr_wait_start(&wait, 0, 0, -1);
 	pthread_mutex_lock(&list_lock);
 	while (list) {
 		struct rr_comm *comm = list;
@@ -235,7 +235,7 @@ static void *progress_thread(void *unused)
 		thread_inside = comm;
 		pthread_mutex_unlock(&list_lock);
 		if (comm != last)
-			rr_wait_start(&wait, comm->pauses, rr_comm_sleeper(comm));
+			rr_wait_start(&wait, comm->pauses, rr_comm_yields(comm), rr_comm_sleeper(comm));
 		last = comm;
 		moved = pass(comm, &wait, alone);
 		callers = rr_own32(&comm->callers) || rr_own32(&comm->driver);

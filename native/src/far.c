@@ -16,6 +16,8 @@
 #include "status.h"
 
 #define EVENTS_MAX 32
+#define PASSES_DEAR 16u
+#define PASSES_CHEAP 400u
 #define DIAL_ALL_MAX 128 /* ranks of a world in which who waits joins everyone; in larger ones causes travel along the edges in use */
 #define REFUSED_NS (1 * RR_NS_PER_S)       /* all addresses tried again and again, and nobody listens */
 #define UNREACHABLE_NS (10 * RR_NS_PER_S)  /* nothing answers at all */
@@ -154,9 +156,20 @@ void rr_far_serve(struct rr_far *far, int32_t peer, const struct rr_edge_ops *op
 	far->edges[peer].ops = ops;
 	far->edges[peer].user = user;
 	far->edges[peer].streams = streams;
+	far->pass_is_dear = far->pass_is_dear || streams > 0;
 }
 
 /* ---- small answers ---- */
+
+bool rr_far_pass_is_dear(const struct rr_far *far)
+{
+	return far->pass_is_dear;
+}
+
+uint32_t rr_far_passes(const struct rr_far *far)
+{
+	return far->pass_is_dear ? PASSES_DEAR : PASSES_CHEAP;
+}
 
 enum rr_edge_state rr_far_state(const struct rr_far *far, int32_t peer)
 {

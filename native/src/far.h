@@ -54,6 +54,13 @@ void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_
 /* Let the driver's sleep end when fd has news (edge-triggered). Remove before closing fd. */
 rr_status rr_far_sleep_on(struct rr_far *far, int fd);
 void rr_far_sleep_off(struct rr_far *far, int fd);
+/*
+ * How often a driver passes without success before it sleeps: links that must be armed are so by half of it. Few where a
+ * pass asks the kernel for sockets, since waking takes less than a network's trip; many where it reads memory.
+ */
+uint32_t rr_far_passes(const struct rr_far *far);
+/* Whether each pass asks the kernel. */
+bool rr_far_pass_is_dear(const struct rr_far *far);
 /* Where the peer is, and why it is no rank of this node. */
 void rr_far_facts(const struct rr_far *far, int32_t peer, rr_link_facts *facts);
 /* "10.0.0.1:4000 -> 10.0.0.2:5000", or "" before the edge is up. */

@@ -102,6 +102,7 @@ struct rr_far {
 	struct rr_edge *edges;   /* [world]; of near ranks unused */
 	struct rr_page *page;    /* our own */
 	struct rr_pending pending[RR_FAR_PENDING_MAX];
+	bool pass_is_dear; /* an edge has data sockets */
 	uint64_t strangers;
 	char stranger[160];
 };

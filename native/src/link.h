@@ -37,8 +37,6 @@
 #include "wire.h"
 
 #define RR_PIECES_MAX 16u /* a slice in more pieces than these is packed first */
-/* With ranks on other nodes a driver passes at least so often without success before it sleeps: time to arm what must be. */
-#define RR_PASSES_BEFORE_SLEEP 16u
 
 struct rr_link;
 

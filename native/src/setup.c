@@ -92,9 +92,11 @@ static rr_status open_far(struct rr_comm *comm, const struct rr_hello *hellos, i
 		return rr_link_message_open(comm->far, comm->transport, comm->rank, comm->world, r, largest, &comm->engine.out[r],
 					    &comm->engine.in[r]);
 	}
+	rr_options options = comm->options;
+	options.slot_count = comm->far_slot_count;
 	if (match_rails(comm, hellos, r, &pair))
 		return rr_link_verbs_open(comm->far, comm->rank, r, &hellos[comm->rank].rails[pair.our_rail], &pair,
-					  &comm->options, &comm->engine.out[r], &comm->engine.in[r]);
+					  &options, &comm->engine.out[r], &comm->engine.in[r]);
 	if (comm->options.require_rdma || !(comm->options.transports & RR_TRANSPORT_TCP)) {
 		rr_fail(RR_ERR_SETUP, "RDMA is required, and the edge to rank %d has none: %s", r, comm->not_verbs[r]);
 		strcpy(rr_error_here()->hint, "rdmaring doctor shows this machine's RDMA devices and what is wrong with them");

@@ -10,12 +10,6 @@
 #include "verbs_words.h"
 
 #define COMPLETIONS_A_POLL 16
-/*
- * Shortly before a driver sleeps the queue is armed, and then polled once more: what comes after that poll makes the
- * channel readable.
- */
-#define IDLE_POLLS_BEFORE_ARM (RR_PASSES_BEFORE_SLEEP / 2)
-
 #define LINGER_NAP_NS 50000
 
 #define WR_HELD (1ull << 55)    /* names registered memory */
@@ -191,6 +185,10 @@ static void arm(struct rr_verbs_edge *edge)
 	edge->armed = true;
 }
 
+/*
+ * Well before a driver sleeps the queue is armed, and then polled once more: what comes after that poll makes the
+ * channel readable.
+ */
 rr_status rr_verbs_poll(struct rr_verbs_edge *edge)
 {
 	rr_status status;
@@ -199,7 +197,7 @@ rr_status rr_verbs_poll(struct rr_verbs_edge *edge)
 	for (;;) {
 		while ((status = poll_once(edge)) == RR_OK)
 			edge->armed = false; /* the event for it is in the channel, or on its way there */
-		if (status < 0 || edge->failed || edge->armed || edge->idle_polls < IDLE_POLLS_BEFORE_ARM)
+		if (status < 0 || edge->failed || edge->armed || edge->idle_polls < rr_far_passes(edge->far) / 2)
 			break;
 		arm(edge);
 	}

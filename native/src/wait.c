@@ -10,14 +10,11 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "link.h"
 #include "order.h"
 
 #define PAUSES_OWN_CPU 256u  /* about 3 us: longer than a hand-over between two cores */
 #define PAUSES_SHARED_CPU 4u /* whoever spins here keeps the peer from running */
 #define YIELDS 1000u         /* about 1 ms with a neighbour: a training step's jitter stays awake */
-/* Few: each pass asks the kernel for every socket, and waking takes less than a network's trip. */
-#define YIELDS_FAR RR_PASSES_BEFORE_SLEEP
 #define YIELDS_A_CLOCK 32u
 #define EVENTS_MAX 16
 #define LOOK_NS (2 * RR_NS_PER_MS)
@@ -36,11 +33,11 @@ uint32_t rr_wait_pauses(int32_t ranks_here)
 	return ranks_here <= cpus ? PAUSES_OWN_CPU : PAUSES_SHARED_CPU;
 }
 
-void rr_wait_start(struct rr_wait *wait, uint32_t pauses, int sleeper)
+void rr_wait_start(struct rr_wait *wait, uint32_t pauses, uint32_t yields, int sleeper)
 {
 	wait->idle = 0;
 	wait->pauses = pauses;
-	wait->yields = sleeper < 0 ? YIELDS : YIELDS_FAR;
+	wait->yields = yields ? yields : YIELDS;
 	wait->sleeper = sleeper;
 	wait->sleepy = false;
 	wait->looked_ns = 0;

@@ -24,8 +24,8 @@ struct rr_wait {
 
 /* Pauses before the first yield: many if each rank has a CPU of its own, few if not. */
 uint32_t rr_wait_pauses(int32_t ranks_here);
-/* sleeper: an epoll that tells of all that may come, where ranks are on other nodes; else -1. */
-void rr_wait_start(struct rr_wait *wait, uint32_t pauses, int sleeper);
+/* yields: 0 for the default. sleeper: an epoll that tells of all that may come, where ranks are on other nodes; else -1. */
+void rr_wait_start(struct rr_wait *wait, uint32_t pauses, uint32_t yields, int sleeper);
 /* Something moved. */
 void rr_wait_moved(struct rr_wait *wait, struct rr_page *page);
 /* Nothing moved: pass a moment. True when it is time to look around (deaths, time-outs). */
