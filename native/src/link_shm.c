@@ -141,7 +141,9 @@ static uint64_t shm_released(struct rr_link *link)
 
 	if (released != this->released_seen) {
 		bool all = (int64_t)(released - this->serial) >= 0; /* ahead of us by implied transfers, too */
-		this->room_begin = all ? this->room_end : this->room_after[(released - 1) % RR_RING_COUNT];
+		uint64_t begin = all ? this->room_end : this->room_after[(released - 1) % RR_RING_COUNT];
+		/* Behind it lie transfers without a slot, in flight when the empty ring began again at its front. */
+		this->room_begin = begin > this->room_begin ? begin : this->room_begin;
 		this->released_seen = released;
 	}
 	return released - this->serial_start;

@@ -242,8 +242,14 @@ void rr_verbs_take_credit(struct rr_verbs_edge *edge, uint32_t low)
 		return;
 	}
 	edge->credited += more;
-	edge->room_begin = edge->credited == edge->serial ? edge->room_end
-							  : edge->room_after[(edge->credited - 1) % RR_RING_COUNT];
+	/*
+	 * Transfers without a slot may be in flight while the ring is empty and begins again at its front: what is released
+	 * of them lies behind then.
+	 */
+	uint64_t begin = edge->credited == edge->serial ? edge->room_end
+							: edge->room_after[(edge->credited - 1) % RR_RING_COUNT];
+	if (edge->room_begin < begin)
+		edge->room_begin = begin;
 }
 
 /* The sooner of the peer's credit and the end of our requests; what was copied is released at once. */
