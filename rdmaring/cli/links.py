@@ -13,26 +13,17 @@ import click
 import rdmaring
 from rdmaring.cli import heat_map
 from rdmaring.cli.links_tables import as_json, show
+from rdmaring.cli.ranks import start_ranks
 from rdmaring.cli.remote import start_on_hosts
 from rdmaring.diagnose.links.measure import BUDGET_S, Advance
 from rdmaring.diagnose.links.probe import Options, probe
 from rdmaring.diagnose.links.records import Report
 from rdmaring.errors import RdmaringError
-from rdmaring.launch import CommandError, Job, run_job
 from rdmaring.rendezvous import RendezvousError
 from rdmaring.rendezvous.environment import detect, is_described
 
 ARGUMENTS = "rdmaring.links.arguments"
 SLOW_FOUND = 3  # the exit code
-
-# Ranks run this; the folder of the package comes last, as it may be found by nothing else.
-RANK_PROGRAM = """\
-import sys
-folder = sys.argv.pop(1)
-sys.path = [path for path in sys.path if path] + [folder]
-from rdmaring.cli.main import main
-main()
-"""
 
 EPILOG = """\b
 Examples:
@@ -131,7 +122,7 @@ def command(
         return start_on_hosts("links", [*ctx.meta[ARGUMENTS], "--live"], _host_names(hosts), agent)
     if not is_described(os.environ):
         assert ranks is not None
-        return _start(ctx.meta[ARGUMENTS], ranks, pin)
+        return start_ranks("links", ctx.meta[ARGUMENTS], ranks, pin)
     try:
         with rdmaring.init() as comm, _progress(shown=comm.rank == 0) as advance:
             sysfs = Path(os.environ.get("RDMARING_SYSFS") or "/sys")
@@ -198,16 +189,6 @@ def _check_picture(path: Path) -> None:
         heat_map.check_picture(path)
     except heat_map.PictureError as error:
         raise click.BadParameter(str(error), param_hint="--picture") from None
-
-
-def _start(arguments: list[str], ranks: int, pin: bool | None) -> int:
-    folder = str(Path(rdmaring.__file__).resolve().parents[1])
-    program = [sys.executable, "-c", RANK_PROGRAM, folder, "links", *arguments]
-    try:
-        return run_job(Job(program, ranks, pin=pin, direct=True))
-    except CommandError as error:
-        click.echo(f"rdmaring links: {error}", err=True)
-        return error.exit_code
 
 
 @contextmanager
