@@ -29,6 +29,7 @@ from rdmaring.transport.reference_verbs import REACH_REGION, Memory, Rail, Verbs
 
 SLOT_BYTES = 256 << 10
 SLOT_COUNT = 4
+EDGE_SLOT_COUNT = 16  # of an edge over verbs, where a credit takes a trip
 ALL_REDUCE, BARRIER = 0, 5
 SUM = 0
 # numpy's names and the wire's codes; 16-bit floats are added in float32 and rounded once
@@ -150,7 +151,7 @@ class Reference:
                 self._links[peer] = TcpLink(self._meeting, peer, self._streams, self._deadline)
             else:
                 self._links[peer] = VerbsLink(
-                    self._meeting, peer, self._rail, self._qps, SLOT_BYTES, SLOT_COUNT, self._deadline
+                    self._meeting, peer, self._rail, self._qps, SLOT_BYTES, EDGE_SLOT_COUNT, self._deadline
                 )
         return self._links[peer]
 
