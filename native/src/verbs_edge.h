@@ -170,7 +170,7 @@ struct rr_verbs_edge {
 	uint64_t arrived;  /* bit serial % 64 */
 	uint64_t credits_given; /* released transfers that the peer knows of */
 	bool credit_due;
-	bool open_there[RR_EDGE_OPENS];
+	uint64_t open_ops[RR_EDGE_OPENS]; /* of OPENs that are here whole: the next may be landing in a line meanwhile */
 	bool tiny_there[2];
 	uint32_t tiny_got[2];       /* serial, low 29 bits */
 	uint32_t tiny_got_bytes[2]; /* payload */

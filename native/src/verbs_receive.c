@@ -23,7 +23,7 @@ static void open_arrived(struct rr_verbs_edge *edge, uint32_t number, uint32_t i
 		broken(edge, "an OPEN of another size", imm, bytes);
 		return;
 	}
-	edge->open_there[at] = true;
+	edge->open_ops[at] = rr_own64(&open->op);
 	memcpy(&descriptor, open + 1, sizeof(descriptor));
 	rr_far_told(edge->far, edge->peer, rr_own64(&open->op), &descriptor);
 }
@@ -68,7 +68,7 @@ rr_status rr_verbs_open_peek(struct rr_link *link, uint64_t op, const struct rr_
 
 	for (uint32_t i = 0; i < RR_EDGE_OPENS; i++) {
 		const struct rr_open *line = (const struct rr_open *)(edge->inbound + edge->opens_at + i * RR_EDGE_OPEN_BYTES);
-		if (!edge->open_there[i] || rr_own64(&line->op) != op)
+		if (edge->open_ops[i] != op)
 			continue;
 		*open = line;
 		rr_verbs_moved(edge);
