@@ -28,7 +28,9 @@ static const char *state_of_peer(struct rr_comm *comm, int32_t r, char *text, si
 		uint64_t op = rr_observe64(&page->entries[i]) >> 8;
 		newest = op > newest ? op : newest;
 	}
-	if (newest <= done)
+	if (newest <= done && !rr_shm_has(&comm->shm, r)) /* a mirror page knows only what was told */
+		snprintf(text, size, "rank %d (pid %d on another node) has told of no later op", r, comm->pages[r]->pid);
+	else if (newest <= done)
 		snprintf(text, size, "rank %d (pid %d) is in user code, last finished op %llu", r, comm->pages[r]->pid,
 			 (unsigned long long)done);
 	else
@@ -255,7 +257,7 @@ static int32_t look_far(struct rr_comm *comm, const struct rr_work *work, int32_
 
 static void fail_dead(struct rr_comm *comm, int32_t dead, const struct rr_work *work)
 {
-	char how[160] = "died";
+	char how[160];
 	bool near = rr_shm_has(&comm->shm, dead);
 	rr_link_facts facts = {0};
 
@@ -264,9 +266,11 @@ static void fail_dead(struct rr_comm *comm, int32_t dead, const struct rr_work *
 		snprintf(how, sizeof(how), "on %s died or was cut off: its connection ended (%s)", facts.peer_host,
 			 rr_far_lost(comm->far, dead));
 	}
-	rr_fail(RR_ERR_PEER_DIED, "rank %d (pid %d) %s; its last finished op was %llu, rank %d is in op %llu (%s)", dead,
-		near ? comm->shm.peers[dead].pid : comm->pages[dead]->pid, how,
-		(unsigned long long)rr_observe64(&comm->pages[dead]->op_done), comm->rank, (unsigned long long)work->op,
+	if (near)
+		snprintf(how, sizeof(how), "died; its last finished op was %llu",
+			 (unsigned long long)rr_observe64(&comm->pages[dead]->op_done));
+	rr_fail(RR_ERR_PEER_DIED, "rank %d (pid %d) %s; rank %d is in op %llu (%s)", dead,
+		near ? comm->shm.peers[dead].pid : comm->pages[dead]->pid, how, comm->rank, (unsigned long long)work->op,
 		rr_collective_name(work->plan->descriptor.collective));
 	rr_error_here()->peer = dead;
 	strcpy(rr_error_here()->hint, near ? "see that rank's own output, and dmesg for the out-of-memory killer"
