@@ -23,7 +23,7 @@ from rdmaring.schedule import ORDERED, Schedule, ScheduleError, algorithms_of, g
 from rdmaring.schedule.encode import encode_rank
 
 if TYPE_CHECKING:
-    from rdmaring.communicator import Communicator
+    from rdmaring.running import Runner
 
 COLLECTIVE_CODE = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2, "broadcast": 3, "reduce": 4, "barrier": 5}
 REDUCING = frozenset(("all_reduce", "reduce_scatter", "reduce"))
@@ -107,7 +107,7 @@ class NativePlan:
 
     __slots__ = ("choice", "handle", "offsets", "run", "shape")
 
-    def __init__(self, comm: Communicator, shape: Shape, schedule: Schedule | None = None) -> None:
+    def __init__(self, comm: Runner, shape: Shape, schedule: Schedule | None = None) -> None:
         """schedule: rows of the caller's own, for the collective and root of ``shape``; None: a built-in one."""
         try:
             if schedule is None:
@@ -155,11 +155,11 @@ class Plan(partial[Any]):
     such an object is called in half the time of one with ``__call__``, which counts at 8 bytes.)
     """
 
-    _comm: Communicator
+    _comm: Runner
     _native: NativePlan
     _buffers: tuple[Any, Any]
 
-    def __new__(cls, comm: Communicator, native: NativePlan, given: Any, out: Any) -> Plan:
+    def __new__(cls, comm: Runner, native: NativePlan, given: Any, out: Any) -> Plan:
         check(lib.rr_plan_bind(native.handle, given.pointer if given else ffi.NULL, out.pointer if out else ffi.NULL))
         call, handle, finish, result = lib.rr_plan_call, native.handle, comm._finish, (out or given).given
 

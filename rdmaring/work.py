@@ -10,7 +10,7 @@ from rdmaring._native import AGAIN, check, error_here, ffi, lib
 from rdmaring.errors import OperationTimeoutError, RdmaringError
 
 if TYPE_CHECKING:
-    from rdmaring.communicator import Communicator
+    from rdmaring.running import Runner
 
 SIGNALS_NS = 50_000_000  # native waits return this often, so that Ctrl-C is answered
 
@@ -36,7 +36,7 @@ def run_stats(record: Any) -> RunStats:
 class Work:
     """One collective in flight. The communicator keeps its arrays alive until it is done."""
 
-    def __init__(self, comm: Communicator, handle: Any, keep: Any, result: Any) -> None:
+    def __init__(self, comm: Runner, handle: Any, keep: Any, result: Any) -> None:
         self._comm = comm
         self._handle = handle
         self._keep = keep

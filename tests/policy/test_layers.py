@@ -30,17 +30,20 @@ LEVELS = {
     "memory": 4,
     "transport": 4,
     "plan": 4,
-    "communicator": 5,
     "launch": 5,
-    "diagnose": 6,  # below __init__: init(reorder=True) measures the links
-    "__init__": 7,
-    "bench": 8,
-    "cli": 9,
+    "running": 5,
+    "collectives": 6,
+    "communicator": 7,
+    "diagnose": 8,  # below __init__: init(reorder=True) measures the links
+    "__init__": 9,
+    "bench": 10,
+    "cli": 11,
 }
 # Modules that are one room with another: to split a communicator is to make communicators.
 ROOM_OF = {"group": "communicator"}
 WITHOUT_NATIVE = ("schedule", "rendezvous", "launch", "errors", "_version")
-NATIVE_MODULES = ("_native", "buffers", "memory", "topology", "plan", "work", "communicator", "__init__")
+NATIVE_MODULES = ("_native", "buffers", "memory", "topology", "plan", "work", "running", "collectives", "communicator")
+NATIVE_MODULES += ("__init__",)
 
 
 def room(path: Path) -> str:

@@ -1,0 +1,250 @@
+"""The collectives of a communicator: arguments checked, a plan found by shape, run."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rdmaring.buffers import Vector, as_vector, check_overlap
+from rdmaring.chunks import even
+from rdmaring.chunks import given as given_offsets
+from rdmaring.errors import ArgumentError, ArgumentTypeError
+from rdmaring.plan import Plan, check_reduction
+from rdmaring.running import Runner, run_here
+from rdmaring.work import Work
+
+ndarray = np.ndarray  # looked up once, for all_reduce's fast path
+
+
+class Collectives(Runner):
+    """What ranks call together. Arguments, errors and memory: see :class:`rdmaring.Communicator`."""
+
+    def all_reduce(
+        self,
+        x: Any,
+        out: Any = None,
+        op: str = "sum",
+        scale: float | None = None,
+        algorithm: str | None = None,
+        order: str | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Combine every rank's ``x`` elementwise; every rank gets the result, with the same bits.
+
+        x: any shape; equal dtype and element count on all ranks. Overwritten by the result unless ``out`` is given.
+        out: array of x's dtype and count; x is then left alone.
+        op: "sum", "prod", "min", "max", "avg" (sum divided by the world size; floating dtypes).
+        scale: the result is multiplied by it (in float32 for small floats; floating dtypes).
+        algorithm: force one ("ring", "direct", "direct1", "naive"); default: the library's choice.
+        order: "rank" adds in rank order, so that bits do not depend on the vector's size.
+
+        Pass all but x by name. Returns ``out`` or ``x``, or a Work.
+        """
+        # Nothing is keyword-only here: filling their defaults would cost a tenth of a call on 8 bytes.
+        if out is None and scale is None and order is None and timeout_s is None and not async_op:
+            if op == "sum" and algorithm is None:
+                known = self._small.get(id(x))
+                if known is not None and known.dtype is x.dtype and x.flags.writeable:
+                    status = run_here(known.plan, known.pointer)
+                    if status:
+                        self._finish(status)
+                    return x
+            if type(x) is ndarray:
+                plan = self._fast.get((x.size, x.dtype, op, algorithm))
+                if plan is not None:
+                    return self._in_place(plan, x, op, algorithm)
+        given, result = self._in_out(x, out)
+        factor = check_reduction(op, scale, given.code)
+        native = self._native(
+            "all_reduce", given, given.count, op=op, scale=factor, algorithm=self._ordered(algorithm, order)
+        )
+        if factor == 1.0 and order is None and len(given.pieces) == 1:
+            # ml_dtypes' arrays have no buffer protocol: they take the long way
+            if given.dtype.kind in "fiu":
+                self._fast[(given.count, given.dtype, op, algorithm)] = native.handle
+        return self._run(native, given, result, async_op, timeout_s)
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        out: Any = None,
+        op: str = "sum",
+        *,
+        counts: Sequence[int] | None = None,
+        scale: float | None = None,
+        algorithm: str | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Combine every rank's ``x`` elementwise; rank r gets part r of the result.
+
+        x: the whole vector, equal count on all ranks; left alone unless ``out`` is its own part of it.
+        out: this rank's part; default: a new array. It may be the slice of x that it belongs to.
+        counts: elements of each rank's part, equal on all ranks; default: as ``numpy.array_split`` cuts.
+
+        Returns ``out``, or a Work.
+        """
+        given = as_vector(x, "x", writable=False)
+        offsets = even(given.count, self.size) if counts is None else given_offsets(counts, self.size, given.count)
+        begin, end = offsets[self.rank], offsets[self.rank + 1]
+        if out is None:
+            out = np.empty(end - begin, given.dtype)
+        result = self._part(out, "out", end - begin, given, writable=True)
+        self._own_part_or_apart(result, given, begin)
+        factor = check_reduction(op, scale, given.code)
+        native = self._native(
+            "reduce_scatter", given, given.count, op=op, scale=factor, algorithm=algorithm, offsets=offsets
+        )
+        return self._run(native, given, result, async_op, timeout_s)
+
+    def all_gather(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Sequence[int] | None = None,
+        algorithm: str | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Every rank gets all ranks' parts, in rank order.
+
+        x: this rank's part. It may be the slice of ``out`` that it belongs to.
+        out: the whole vector; default: a new array.
+        counts: elements of each rank's part, equal on all ranks. Default: as ``numpy.array_split`` cuts ``out``;
+            without ``out`` every part has as many elements as x.
+
+        Returns ``out``, or a Work.
+        """
+        part = as_vector(x, "x", writable=False)
+        if counts is not None:
+            offsets = given_offsets(counts, self.size, None)
+        else:
+            total = part.count * self.size if out is None else as_vector(out, "out", writable=True).count
+            offsets = even(total, self.size)
+        mine = offsets[self.rank + 1] - offsets[self.rank]
+        if part.count != mine:
+            raise ArgumentError(f"x has {part.count} elements; rank {self.rank}'s part has {mine}", hint="pass counts=")
+        if out is None:
+            out = np.empty(offsets[-1], part.dtype)
+        result = self._part(out, "out", offsets[-1], part, writable=True)
+        self._own_part_or_apart(part, result, offsets[self.rank])
+        native = self._native("all_gather", part, offsets[-1], algorithm=algorithm, offsets=offsets)
+        return self._run(native, part, result, async_op, timeout_s)
+
+    def broadcast(
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Every rank's ``x`` becomes the root's. Returns ``x``, or a Work."""
+        root = self._check_root(root)
+        vector = as_vector(x, "x", writable=self.rank != root)
+        native = self._native("broadcast", vector, vector.count, root=root, algorithm=algorithm)
+        return self._run(native, vector, vector, async_op, timeout_s)
+
+    def reduce(
+        self,
+        x: Any,
+        root: int = 0,
+        out: Any = None,
+        op: str = "sum",
+        *,
+        scale: float | None = None,
+        algorithm: str | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Combine every rank's ``x`` elementwise; the root gets the result in ``out``, or in x without it.
+
+        On the other ranks x is left alone and ``out`` is not looked at. Returns ``out`` or ``x``, or a Work.
+        """
+        root = self._check_root(root)
+        if self.rank == root:
+            given, result = self._in_out(x, out)
+        else:
+            given = as_vector(x, "x", writable=False)
+            result = given
+        factor = check_reduction(op, scale, given.code)
+        native = self._native("reduce", given, given.count, op=op, scale=factor, root=root, algorithm=algorithm)
+        return self._run(native, given, result if self.rank == root else None, async_op, timeout_s, returns=result)
+
+    def barrier(self, *, async_op: bool = False, timeout_s: float | None = None) -> Work | None:
+        """Return when every rank has called it."""
+        nothing = as_vector(np.empty(0, np.uint8), "x", writable=True)
+        native = self._native("barrier", nothing, 0)
+        work = self._run(native, nothing, nothing, async_op, timeout_s)
+        return work if async_op else None
+
+    # ---- persistent plans ----
+
+    def plan_all_reduce(
+        self, x: Any, out: Any = None, op: str = "sum", *, scale: float | None = None, algorithm: str | None = None
+    ) -> Plan:
+        """An all-reduce on fixed arrays, to be called again and again. Local; arguments as all_reduce's."""
+        given, result = self._in_out(x, out)
+        factor = check_reduction(op, scale, given.code)
+        shape = self._shape("all_reduce", given, given.count, op=op, scale=factor, algorithm=algorithm)
+        if len(given.pieces) != 1 or len(result.pieces) != 1:
+            raise ArgumentError("x is a list; a plan takes one array", hint="use all_reduce, or one array from empty()")
+        return self._plan(shape, given, result)
+
+    def plan_broadcast(self, x: Any, root: int = 0, *, algorithm: str | None = None) -> Plan:
+        """A broadcast on a fixed array. Local; arguments as broadcast's."""
+        root = self._check_root(root)
+        vector = as_vector(x, "x", writable=self.rank != root)
+        return self._plan(
+            self._shape("broadcast", vector, vector.count, root=root, algorithm=algorithm), vector, vector
+        )
+
+    # ---- arguments ----
+
+    def _check_root(self, given: Any) -> int:
+        try:
+            root = operator.index(given)
+        except TypeError:
+            raise ArgumentTypeError(f"root is {given!r}; accepted are integers") from None
+        if not 0 <= root < self.size:
+            raise ArgumentError(f"root is {root}; accepted are ranks 0..{self.size - 1}")
+        return root
+
+    def _ordered(self, algorithm: str | None, order: str | None) -> str | None:
+        if order is None:
+            return algorithm
+        if order != "rank":
+            raise ArgumentError(f"order is {order!r}; accepted are None and 'rank'")
+        if algorithm not in (None, "direct", "direct1"):
+            raise ArgumentError(f"order='rank' with algorithm={algorithm!r}; accepted are 'direct' and 'direct1'")
+        return algorithm or "direct"
+
+    def _in_out(self, x: Any, out: Any) -> tuple[Vector, Vector]:
+        if out is None or out is x:
+            vector = as_vector(x, "x", writable=True)
+            return vector, vector
+        given = as_vector(x, "x", writable=False)
+        result = self._part(out, "out", given.count, given, writable=True)
+        check_overlap(given, result, same_allowed=True)
+        return given, result
+
+    def _part(self, array: Any, name: str, count: int, like: Vector, *, writable: bool) -> Vector:
+        vector = as_vector(array, name, writable=writable)
+        if vector.dtype != like.dtype:
+            raise ArgumentError(f"{name} has dtype {vector.dtype}, x has {like.dtype}; accepted is one dtype")
+        if vector.count != count:
+            raise ArgumentError(f"{name} has {vector.count} elements; accepted are {count}")
+        return vector
+
+    def _own_part_or_apart(self, part: Vector, whole: Vector, begin: int) -> None:
+        if len(part.pieces) == len(whole.pieces) == 1:
+            own = whole.range[0][0] + begin * whole.dtype.itemsize
+            if part.range[0][0] == own or not part.count:
+                return
+        check_overlap(part, whole, same_allowed=False)

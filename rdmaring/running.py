@@ -1,0 +1,182 @@
+"""What a communicator runs: plans by shape, blocking calls, works in flight. The collectives stand on it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
+from rdmaring.buffers import BYTES, Vector, as_vector
+from rdmaring.errors import ArgumentError, ClosedError
+from rdmaring.plan import NativePlan, Plan, Shape
+from rdmaring.schedule import algorithms_of
+from rdmaring.settings import Settings
+from rdmaring.work import Work
+
+PLANS_MAX = 512  # cached; the oldest goes first
+SMALL_BYTES = 1024  # of arrays that are remembered: what is checked once need not be checked again
+SMALL_MAX = 64
+
+# The fast path of all_reduce: names looked up once.
+from_buffer = ffi.from_buffer
+run_here = lib.rr_plan_run_here
+
+
+class Small(NamedTuple):
+    """A small array that was all-reduced before. Holding it keeps its id its own; the exported buffer, its memory."""
+
+    array: np.ndarray[Any, Any]
+    dtype: Any
+    plan: Any
+    pointer: Any
+
+
+class Runner:
+    """A native communicator and what was planned for it. ``Communicator`` is the one class made of it."""
+
+    def __init__(self, handle: Any, rank: int, size: int, name: str, settings: Settings) -> None:
+        self._handle = handle
+        self.rank = rank
+        self.size = size
+        self.name = name
+        self._settings = settings
+        self._nodes: tuple[int, ...] = tuple(lib.rr_comm_node(handle, each) for each in range(size))
+        self._order: tuple[int, ...] | None = None  # in which rings visit the ranks; None: 0, 1, ..., N - 1
+        self._plans: dict[Shape, NativePlan] = {}
+        self._fast: dict[tuple[int, Any, str, str | None], Any] = {}
+        self._small: dict[int, Small] = {}
+        self._works: set[Work] = set()
+
+    @property
+    def node_count(self) -> int:
+        """On how many nodes the ranks are."""
+        return max(self._nodes) + 1
+
+    def _check_open(self) -> None:
+        if self._handle is None:
+            raise ClosedError(f"communicator {self.name!r} of rank {self.rank} is closed", rank=self.rank)
+
+    def _shape(self, collective: str, like: Vector, count: int, **more: Any) -> Shape:
+        self._check_open()
+        offsets = more.pop("offsets", None)
+        wished = self._settings.algorithm
+        if more.get("algorithm") is None and wished is not None and wished in algorithms_of(collective):
+            more["algorithm"] = wished
+        return Shape(
+            collective,
+            count,
+            like.code,
+            like.dtype.itemsize,
+            offsets=None if offsets is None else tuple(offsets),
+            **more,
+        )
+
+    def _native(self, collective: str, like: Vector, count: int, **more: Any) -> NativePlan:
+        shape = self._shape(collective, like, count, **more)
+        native = self._plans.get(shape)
+        if native is None:
+            if len(self._plans) >= PLANS_MAX and not self._works:
+                self._fast.clear()
+                self._small.clear()
+                self._plans.pop(next(iter(self._plans)))
+            native = self._plans[shape] = NativePlan(self, shape)
+        return native
+
+    def _plan(self, shape: Shape, given: Vector, out: Vector) -> Plan:
+        return Plan(self, NativePlan(self, shape), given, out)
+
+    def _run(
+        self,
+        native: NativePlan,
+        given: Vector | None,
+        out: Vector | None,
+        async_op: bool,
+        timeout_s: float | None,
+        *,
+        returns: Vector | None = None,
+    ) -> Any:
+        result = returns or out or given
+        several = any(vector is not None and len(vector.pieces) != 1 for vector in (given, out))
+        if async_op:
+            return self._start(native, given, out, timeout_s, result)
+        if several:
+            return self._start(native, given, out, timeout_s, result).wait()
+        status = native.run(
+            native.handle,
+            given.pointer if given else ffi.NULL,
+            out.pointer if out else ffi.NULL,
+            timeout_ns(timeout_s),
+        )
+        if status:
+            self._finish(status)
+        return result.given if result else None
+
+    def _start(
+        self,
+        native: NativePlan,
+        given: Vector | None,
+        out: Vector | None,
+        timeout_s: float | None,
+        result: Vector | None = None,
+    ) -> Work:
+        self._check_open()
+        for finished in [work for work in self._works if work.done()]:
+            if lib.rr_work_wait(finished._handle, 0) == OK:
+                finished._settle()
+        handle = ffi.new("rr_work **")
+        inputs, outputs = _extents(given), _extents(out)
+        check(
+            lib.rr_plan_start(native.handle, inputs, len(inputs), outputs, len(outputs), timeout_ns(timeout_s), handle)
+        )
+        shown = result or out or given
+        work = Work(self, handle[0], (given, out, native), shown.given if shown else None)
+        self._works.add(work)
+        return work
+
+    def _in_place(self, plan: Any, x: np.ndarray[Any, Any], op: str, algorithm: str | None) -> np.ndarray[Any, Any]:
+        try:
+            pointer = from_buffer(BYTES, x, True)
+        except (ValueError, BufferError):
+            as_vector(x, "x", writable=True)  # says what is wrong
+            raise
+        if x.nbytes <= SMALL_BYTES and op == "sum" and algorithm is None:
+            if len(self._small) >= SMALL_MAX:
+                self._small.clear()
+            self._small[id(x)] = Small(x, x.dtype, plan, pointer)
+        status = run_here(plan, pointer)
+        if status:
+            self._finish(status)
+        return x
+
+    def _finish(self, status: int) -> None:
+        """Go on with a blocking call that is not done, looking at signals in between."""
+        if self._handle is None:
+            self._check_open()
+        try:
+            while status == AGAIN:
+                status = lib.rr_comm_resume(self._handle)
+        except BaseException:
+            # Ctrl-C: peers and links may still use the caller's arrays, which it gets back now.
+            lib.rr_comm_abort(self._handle, b"interrupted")
+            raise
+        if status < 0:
+            raise error_here()
+
+
+def _extents(vector: Vector | None) -> Any:
+    if vector is None:
+        return ffi.new("rr_extent[]", 0)
+    extents = ffi.new("rr_extent[]", len(vector.pieces))
+    for extent, (pointer, size) in zip(extents, vector.pieces, strict=True):
+        extent.address = pointer
+        extent.bytes = size
+    return extents
+
+
+def timeout_ns(timeout_s: float | None) -> int:
+    if timeout_s is None:
+        return 0
+    if not timeout_s > 0:
+        raise ArgumentError(f"timeout_s is {timeout_s!r}; accepted are seconds > 0, or None")
+    return max(1, int(timeout_s * 1e9))
