@@ -188,6 +188,7 @@ typedef struct rr_plan_spec {
 	uint32_t round_count;          /* 0 or 1: the schedule runs once; else over that many parts of each chunk */
 	uint32_t mailbox;              /* 1: send through the tiny-message mailboxes (all_reduce, barrier) */
 	char algorithm[24];
+	uint32_t costs;                /* of what the caller chose the algorithm by: a hash that must be equal on all ranks; 0: of nothing */
 } rr_plan_spec;
 
 /* What one finished run did on this rank. Bytes are payload, headers apart. */

@@ -60,10 +60,12 @@ static bool same_call(const struct rr_descriptor *a, const struct rr_descriptor 
 void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_descriptor *other, char *text,
 			size_t size)
 {
-	char reduction[64] = "", scale[48] = "", root[32] = "", cut[160] = "";
+	char reduction[64] = "", scale[48] = "", root[32] = "", cut[160] = "", costs[48] = "";
 
+	if (descriptor->costs != other->costs)
+		snprintf(costs, sizeof(costs), ", chosen by the costs %08x", descriptor->costs);
 	if (descriptor->collective == RR_BARRIER) {
-		snprintf(text, size, "barrier");
+		snprintf(text, size, "barrier%s", costs);
 		return;
 	}
 	if (descriptor->collective == RR_ALL_REDUCE || descriptor->collective == RR_REDUCE_SCATTER ||
@@ -77,7 +79,7 @@ void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_
 		snprintf(cut, sizeof(cut), ", schedule %016llx, chunk table %08x, %u round(s), slices of %llu bytes%s",
 			 (unsigned long long)descriptor->schedule, (uint32_t)descriptor->chunks, descriptor->round_count,
 			 (unsigned long long)descriptor->slice_bytes, descriptor->mailbox ? ", by mailbox" : "");
-	snprintf(text, size, "%s of %llu %s elements%s%s%s, algorithm %.24s%s", rr_collective_name(descriptor->collective),
+	snprintf(text, size, "%s of %llu %s elements%s%s%s, algorithm %.24s%s%s", rr_collective_name(descriptor->collective),
 		 (unsigned long long)descriptor->count, rr_dtype_name((rr_dtype)descriptor->dtype), reduction, scale, root,
-		 descriptor->algorithm, cut);
+		 descriptor->algorithm, cut, costs);
 }

@@ -117,6 +117,7 @@ static void describe(struct rr_plan *plan, const rr_plan_spec *spec, uint64_t sl
 	descriptor->round_count = plan->round_count;
 	descriptor->mailbox = spec->mailbox;
 	memcpy(descriptor->algorithm, spec->algorithm, sizeof(descriptor->algorithm));
+	descriptor->costs = spec->costs;
 	descriptor->hash = rr_descriptor_hash(descriptor);
 }
 

@@ -83,7 +83,9 @@ void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op)
 	rr_error *error = rr_error_here();
 	error->peer = peer;
 	error->op = (int64_t)op;
-	strcpy(error->hint, "all ranks must make the same calls in the same order with equal count, dtype, op, root and algorithm");
+	strcpy(error->hint, called->costs != work->plan->descriptor.costs
+		? "the ranks choose algorithms by different constants: give all of them one file (RDMARING_TUNING, init(tuning=)), or none"
+		: "all ranks must make the same calls in the same order with equal count, dtype, op, root and algorithm");
 }
 
 /* ---- the end ---- */

@@ -14,7 +14,7 @@
 
 #include "order.h"
 
-#define RR_WIRE_VERSION 2
+#define RR_WIRE_VERSION 3
 
 enum rr_buffer_id { RR_INPUT = 0, RR_OUTPUT = 1, RR_SCRATCH = 2, RR_BUFFER_COUNT = 3 };
 
@@ -70,7 +70,8 @@ struct rr_descriptor {
 	uint32_t round_count;
 	uint32_t mailbox;
 	char algorithm[24];
-	uint8_t reserved[8];
+	uint32_t costs; /* hash of the constants that chose the algorithm: other constants choose otherwise */
+	uint8_t reserved[4];
 };
 _Static_assert(sizeof(struct rr_descriptor) == 104, "descriptors are compared byte by byte: no padding");
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 PAGE_VERSION = 2
 ADDRESSES_MAX = 16
 RAILS_MAX = 8
@@ -149,7 +149,8 @@ DESCRIPTOR = Layout(
     ("round_count", "I"),
     ("mailbox", "I"),
     ("algorithm", "24s"),
-    ("reserved", "8s"),
+    ("costs", "I"),
+    ("reserved", "4s"),
 )
 STATE = Layout(
     "struct state_message",
