@@ -1,0 +1,115 @@
+/* engine_receive.c - the receive part of a slice: its sources, and the one pass over them. */
+#include "engine_slice.h"
+
+static enum rr_mode receive_mode(const struct rr_open_row *work, const struct rr_receive *receive)
+{
+	struct rr_engine *engine = work->engine;
+	const struct rr_row *row = work->row;
+	bool lands = row->action == RR_ACTION_COPY && row->buffer != RR_SCRATCH;
+
+	return rr_mode_choose(engine->in[receive->peer], &engine->peer_places[receive->peer][receive->source],
+			      lands ? &engine->open.place[row->buffer] : NULL);
+}
+
+/* All sources in their stated order. RR_AGAIN: an input is not here yet. */
+rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice)
+{
+	struct rr_engine *engine = work->engine;
+	const struct rr_row *row = work->row;
+	uint32_t count = (uint32_t)(row->receive_end - row->receive_begin);
+	uint32_t at = 0;
+
+	slice->operand = row->operand_buffer >= 0 ? row->operand_at : -1;
+	for (uint32_t i = 0; i < count; i++) {
+		const struct rr_receive *receive = &work->plan->rows->receives[(uint32_t)row->receive_begin + i];
+		struct rr_link *in = engine->in[receive->peer];
+		uint32_t order = receive->order + (uint32_t)work->round * work->plan->rows->receives_from[receive->peer];
+		struct rr_transfer transfer;
+		uint64_t run = slice->bytes;
+
+		transfer.op = engine->op;
+		transfer.order = order;
+		transfer.slice = slice->number;
+		transfer.bytes = slice->bytes;
+		transfer.mode = receive_mode(work, receive);
+		transfer.landing = NULL;
+		transfer.buffer = (enum rr_buffer_id)receive->source;
+		transfer.coordinate = work->state->begin + slice->offset;
+		transfer.implied = rr_mode_implied(transfer.mode, receive->source);
+		transfer.piece_count = 0;
+
+		if (engine->rows_received[receive->peer] != order) {
+			engine->waiting_peer = receive->peer;
+			return RR_AGAIN;
+		}
+		if (row->action == RR_ACTION_COPY) {
+			transfer.landing = rr_slice_address(&engine->buffers[row->buffer],
+							    rr_slice_coordinate(work, row->buffer, row->cell, slice->offset),
+							    &run);
+			if (run < slice->bytes)
+				transfer.landing = NULL;
+		}
+		if ((int32_t)at == slice->operand)
+			at++;
+		rr_trace_asked(engine->trace, receive->peer, transfer.mode);
+		rr_status status = in->ops->peek(in, &transfer, &slice->sources[at]);
+		if (status != RR_OK) {
+			engine->waiting_peer = receive->peer;
+			rr_trace_not_here(engine->trace, receive->peer);
+			return status;
+		}
+		slice->here_ns = rr_trace_here(engine->trace, receive->peer, transfer.mode);
+		slice->landed = transfer.landing && slice->sources[at] == transfer.landing;
+		at++;
+	}
+	slice->source_count = count + (slice->operand >= 0 ? 1 : 0);
+	return RR_OK;
+}
+
+/* Over each stretch in which all local buffers lie in one piece. */
+rr_status rr_slice_combine(const struct rr_open_row *work, struct rr_slice *slice, rr_token *token)
+{
+	struct rr_engine *engine = work->engine;
+	const struct rr_row *row = work->row;
+	bool last = (row->flags & RR_ROW_LAST) && work->plan->post;
+	const void *sources[RR_COMBINE_SOURCES_MAX + 1];
+	void *targets[RR_SENDS_FUSED_MAX + 1];
+
+	*token = 0;
+	work->state->pass_begin_ns = 0;
+	for (uint64_t done = 0; done < slice->bytes;) {
+		uint64_t run = slice->bytes - done, offset = slice->offset + done;
+		uint32_t first = slice->store ? 0 : 1;
+		char *dst = rr_slice_address(&engine->buffers[row->buffer],
+					     rr_slice_coordinate(work, row->buffer, row->cell, offset), &run);
+		if (slice->operand >= 0)
+			sources[slice->operand] =
+				rr_slice_address(&engine->buffers[row->operand_buffer],
+						 rr_slice_coordinate(work, row->operand_buffer, row->operand_cell, offset),
+						 &run);
+		for (uint32_t i = 0; i < slice->source_count; i++)
+			if ((int32_t)i != slice->operand)
+				sources[i] = (const char *)slice->sources[i] + done;
+		targets[0] = dst;
+		for (uint32_t i = 1; i < slice->target_count; i++)
+			targets[i] = (char *)slice->targets[i] + done;
+		if (slice->source_count == 1 && !last && first == 0 && sources[0] == dst)
+			first = 1; /* in place: a copy onto itself */
+		struct rr_combine pass = {.dst = targets + first, .dst_count = slice->target_count - first,
+					  .src = sources, .src_count = slice->source_count,
+					  .count = run / work->plan->element_bytes, .post = last,
+					  .factor = work->plan->factor};
+		if (last && slice->landed) { /* landed bytes that want the post-operation: in place */
+			pass.dst = targets;
+			pass.dst_count = slice->target_count;
+		}
+		if (pass.dst_count) {
+			rr_trace_begin(engine->trace, &work->state->pass_begin_ns, slice->here_ns);
+			rr_status status = engine->device->ops->combine(engine->device, work->plan->pass, &pass, token);
+			if (status < 0)
+				return status;
+		}
+		done += run;
+	}
+	return RR_OK;
+}

@@ -1,0 +1,103 @@
+/*
+ * engine_slice.h - one slice of one open row, between the parts of the engine that handle it.
+ *
+ *   engine_row.c      the row: its slices in turn, and when it is through
+ *   engine_after.c    may this slice go: what it needs of earlier rows
+ *   engine_receive.c  the receive part: sources here, and the pass over them
+ *   engine_send.c     the send part: reserve before the pass, commit after it, or from dst later
+ *
+ * Included by these only.
+ */
+#ifndef RR_ENGINE_SLICE_H
+#define RR_ENGINE_SLICE_H
+
+#include "engine.h"
+
+#define RR_SENDS_FUSED_MAX 64u /* bits of a mask; later sends of a row go by the send part */
+
+/* One open row at work: what does not change from slice to slice. */
+struct rr_open_row {
+	struct rr_engine *engine;
+	const struct rr_plan *plan;
+	const struct rr_row *row;
+	struct rr_row_state *state;
+	uint64_t round;
+	uint32_t index; /* of the row */
+};
+
+/* One slice of it. */
+struct rr_slice {
+	uint32_t number;
+	uint64_t offset; /* in the row */
+	uint32_t bytes;
+	uint32_t source_count, target_count;
+	const void *sources[RR_COMBINE_SOURCES_MAX + 1];
+	void *targets[RR_SENDS_FUSED_MAX + 1];
+	int32_t operand;   /* place of the local operand among the sources, or -1 */
+	bool store;        /* dst itself is a target: the first */
+	bool landed;       /* the bytes lie in dst already */
+	uint64_t fused;    /* bit i: send i is committed after the pass */
+	uint64_t here_ns;  /* its last input; 0: not traced, or no inputs */
+};
+
+/* ---- where bytes lie ---- */
+
+/* Coordinate of the row's bytes in one of its buffers: scratch cells have coordinates of their own. */
+static inline uint64_t rr_slice_coordinate(const struct rr_open_row *work, int32_t buffer, int32_t cell,
+					   uint64_t offset)
+{
+	if (buffer != RR_SCRATCH)
+		return work->state->begin + offset;
+	uint64_t parity = (work->round & 1) * work->plan->rows->cell_count;
+	return (parity + (uint64_t)cell) * work->plan->cell_bytes + offset;
+}
+
+/* The address at a coordinate; *run shrinks to what lies in one piece from there. */
+static inline char *rr_slice_address(const struct rr_buffer *buffer, uint64_t coordinate, uint64_t *run)
+{
+	uint32_t low = 0, high = buffer->count;
+
+	if (buffer->zero)
+		return (char *)((uintptr_t)buffer->zero + coordinate);
+	while (high - low > 1) {
+		uint32_t middle = low + (high - low) / 2;
+		if (buffer->starts[middle] <= coordinate)
+			low = middle;
+		else
+			high = middle;
+	}
+	uint64_t inside = coordinate - buffer->starts[low];
+	uint64_t left = buffer->extents[low].bytes - inside;
+	*run = left < *run ? left : *run;
+	return (char *)buffer->extents[low].address + inside;
+}
+
+/* ---- the parts ---- */
+
+/* Are the bytes this slice needs of earlier rows done, and those it overwrites released? */
+bool rr_slice_may_go(const struct rr_open_row *work, const struct rr_slice *slice);
+/* All sources in their stated order. RR_AGAIN: an input is not here yet. */
+rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice);
+/* Places in the links wherever there is credit; what has none goes later, from dst. Given back by abort. */
+rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slice);
+void rr_slice_abort(const struct rr_open_row *work, uint64_t fused);
+/* The pass: all targets = op(all sources). */
+rr_status rr_slice_combine(const struct rr_open_row *work, struct rr_slice *slice, rr_token *token);
+/* The pass over slice `number` has ended at now_ns: what was fused goes. */
+void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t number, uint64_t now_ns);
+/* Slices of dst that are done, to one peer. RR_AGAIN: no credit, or not this row's turn on the link. */
+rr_status rr_slice_send_rest(const struct rr_open_row *work, uint32_t at, bool *moved);
+
+static inline uint64_t rr_slice_offset(const struct rr_open_row *work, uint32_t number)
+{
+	return (uint64_t)number * work->plan->slice_bytes;
+}
+
+static inline uint32_t rr_slice_bytes(const struct rr_open_row *work, uint64_t offset)
+{
+	uint64_t left = work->state->bytes - offset;
+
+	return left < work->plan->slice_bytes ? (uint32_t)left : work->plan->slice_bytes;
+}
+
+#endif
