@@ -17,7 +17,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
-    """A started rank. It leads a session, hence a process group, of its own."""
+    """A started rank. It leads a process group of its own.
+
+    Ranks stay in the launcher's session: Linux schedules each session as a group of its own (autogroup), and between
+    groups a yield hands nothing over. Ranks that share a processor would then wait for the end of each other's time
+    slices: measured, milliseconds an operation instead of microseconds. Only a rank that holds a terminal leads a
+    session, too: in the background of the launcher's, reading it would stop the rank.
+    """
 
     def __init__(
         self,
@@ -30,11 +36,17 @@ class Child:
     ) -> None:
         launcher = os.getpid()
         output = None if direct else subprocess.PIPE
+        terminal = any(map(os.isatty, _inherited(stdin, direct)))
 
         def before_exec() -> None:
             _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != launcher:  # it died before the line above
                 os._exit(1)
+            if not terminal:
+                os.setpgid(0, 0)
+                # Who opens /dev/tty itself is refused and not stopped.
+                signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+                signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             if cpu is not None:
                 os.sched_setaffinity(0, {cpu})
 
@@ -49,7 +61,7 @@ class Child:
             stdout=output,
             stderr=output,
             bufsize=0,
-            start_new_session=True,
+            start_new_session=terminal,
             preexec_fn=before_exec,
         )
         self.stdout = None if self._process.stdout is None else self._process.stdout.fileno()
@@ -87,6 +99,11 @@ class Child:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def _inherited(stdin: int | None, direct: bool) -> list[int]:
+    """Standard descriptors that the rank has in common with the launcher."""
+    return [*([0] if stdin is None else []), *([1, 2] if direct else [])]
 
 
 def exit_code(status: int) -> int:

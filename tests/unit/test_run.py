@@ -213,6 +213,24 @@ def test_each_rank_knows_its_place(run: Callable[..., Result], tmp_path: Path) -
     assert sorted(result.stdout.splitlines()) == expected
 
 
+# A processor's time is shared out between sessions first: ranks of two would not yield to each other.
+def test_ranks_share_the_launchers_session(run: Callable[..., Result], tmp_path: Path) -> None:
+    text = "print(os.getsid(0), os.getpgid(0) == os.getpid())\n"
+    result = run("-n", "3", script(tmp_path, text))
+    assert sorted(result.stdout.splitlines()) == [b"[%d] %d True" % (rank, os.getsid(0)) for rank in range(3)]
+
+
+def test_a_rank_that_holds_a_terminal_reads_it(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    text = "print(os.getsid(0) == os.getpid(), input() if rank == 0 else '')\n"
+    with running(tmp_path, "-n", "2", script(tmp_path, text), stdin=slave, stdout=subprocess.PIPE) as process:
+        os.write(master, b"a line\n")
+        shown, _ = process.communicate(timeout=LONG_S)
+    os.close(slave)
+    os.close(master)
+    assert sorted(shown.splitlines()) == [b"[0] True a line", b"[1] False "]
+
+
 def test_the_ranks_meet(run: Callable[..., Result], tmp_path: Path) -> None:
     text = "from rdmaring.rendezvous import join\nprint(join(timeout_s=20).exchange(b'%d' % rank).decode())\n"
     result = run("-n", "4", script(tmp_path, text))
