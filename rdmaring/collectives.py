@@ -14,6 +14,7 @@ from rdmaring.chunks import given as given_offsets
 from rdmaring.errors import ArgumentError, ArgumentTypeError
 from rdmaring.plan import Plan, check_reduction
 from rdmaring.running import Runner, run_here
+from rdmaring.schedule import Algorithm
 from rdmaring.work import Work
 
 ndarray = np.ndarray  # looked up once, for all_reduce's fast path
@@ -28,7 +29,7 @@ class Collectives(Runner):
         out: Any = None,
         op: str = "sum",
         scale: float | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         order: str | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
@@ -39,7 +40,8 @@ class Collectives(Runner):
         out: array of x's dtype and count; x is then left alone.
         op: "sum", "prod", "min", "max", "avg" (sum divided by the world size; floating dtypes).
         scale: the result is multiplied by it (in float32 for small floats; floating dtypes).
-        algorithm: force one ("ring", "direct", "direct1", "naive"); default: the library's choice.
+        algorithm: force one ("ring", "direct", "direct1", "naive"), or pass your own: a function that emits rows, or a
+            Schedule (rdmaring.schedule); it is proven before it runs. Default: the library's choice.
         order: "rank" adds in rank order, so that bits do not depend on the vector's size.
 
         Pass all but x by name. Returns ``out`` or ``x``, or a Work.
@@ -76,7 +78,7 @@ class Collectives(Runner):
         *,
         counts: Sequence[int] | None = None,
         scale: float | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
@@ -107,7 +109,7 @@ class Collectives(Runner):
         out: Any = None,
         *,
         counts: Sequence[int] | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
@@ -141,7 +143,7 @@ class Collectives(Runner):
         x: Any,
         root: int = 0,
         *,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
@@ -159,7 +161,7 @@ class Collectives(Runner):
         op: str = "sum",
         *,
         scale: float | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
@@ -187,7 +189,13 @@ class Collectives(Runner):
     # ---- persistent plans ----
 
     def plan_all_reduce(
-        self, x: Any, out: Any = None, op: str = "sum", *, scale: float | None = None, algorithm: str | None = None
+        self,
+        x: Any,
+        out: Any = None,
+        op: str = "sum",
+        *,
+        scale: float | None = None,
+        algorithm: Algorithm | None = None,
     ) -> Plan:
         """An all-reduce on fixed arrays, to be called again and again. Local; arguments as all_reduce's."""
         given, result = self._in_out(x, out)
@@ -197,7 +205,7 @@ class Collectives(Runner):
             raise ArgumentError("x is a list; a plan takes one array", hint="use all_reduce, or one array from empty()")
         return self._plan(shape, given, result)
 
-    def plan_broadcast(self, x: Any, root: int = 0, *, algorithm: str | None = None) -> Plan:
+    def plan_broadcast(self, x: Any, root: int = 0, *, algorithm: Algorithm | None = None) -> Plan:
         """A broadcast on a fixed array. Local; arguments as broadcast's."""
         root = self._check_root(root)
         vector = as_vector(x, "x", writable=self.rank != root)
@@ -216,7 +224,7 @@ class Collectives(Runner):
             raise ArgumentError(f"root is {root}; accepted are ranks 0..{self.size - 1}")
         return root
 
-    def _ordered(self, algorithm: str | None, order: str | None) -> str | None:
+    def _ordered(self, algorithm: Algorithm | None, order: str | None) -> Algorithm | None:
         if order is None:
             return algorithm
         if order != "rank":

@@ -18,9 +18,10 @@ from rdmaring.choice import (
     Choice,
     choose,
 )
-from rdmaring.errors import ArgumentError
-from rdmaring.schedule import ORDERED, Schedule, ScheduleError, algorithms_of, generate
+from rdmaring.errors import ArgumentError, ArgumentTypeError
+from rdmaring.schedule import ORDERED, Algorithm, Own, Schedule, ScheduleError, algorithms_of, generate
 from rdmaring.schedule.encode import encode_rank
+from rdmaring.schedule.own_rows import proven
 
 if TYPE_CHECKING:
     from rdmaring.running import Runner
@@ -55,7 +56,7 @@ class Shape:
     op: str = "sum"
     scale: float = 1.0
     root: int | None = None
-    algorithm: str | None = None
+    algorithm: Algorithm | None = None
     offsets: tuple[int, ...] | None = None  # the caller's cut, for uneven parts
 
 
@@ -102,17 +103,34 @@ def _offsets(shape: Shape, chunk_count: int) -> Sequence[int]:
     return chunks.aligned(shape.count, chunk_count, shape.element_bytes)
 
 
+def _one_chunk_a_row(schedule: Schedule, world: int) -> bool:
+    return all(row.chunk_end - row.chunk_begin == 1 for rank in range(world) for row in schedule.rows(rank))
+
+
+def check_algorithm(algorithm: object) -> None:
+    """Raise ArgumentTypeError unless it is what a collective takes as ``algorithm=``."""
+    if algorithm is None or isinstance(algorithm, (str, Schedule, Own)):
+        return
+    if not callable(algorithm):
+        raise ArgumentTypeError(
+            f"algorithm is a {type(algorithm).__name__}; accepted are a name, a function that emits rows, "
+            "a Schedule, or None"
+        )
+
+
 class NativePlan:
     """Owns an ``rr_plan``, which may outlive its communicator and is of no use then."""
 
     __slots__ = ("choice", "handle", "offsets", "run", "shape")
 
     def __init__(self, comm: Runner, shape: Shape, schedule: Schedule | None = None) -> None:
-        """schedule: rows of the caller's own, for the collective and root of ``shape``; None: a built-in one."""
+        """schedule: rows that are not proven here, for collective and root of ``shape``; None: as ``shape`` says."""
+        collective = "all_reduce" if shape.collective == "barrier" else shape.collective
         try:
+            if schedule is None and shape.algorithm is not None and not isinstance(shape.algorithm, str):
+                schedule = proven(shape.algorithm, collective, comm.size, shape.root)
             if schedule is None:
                 choice = choice_of(shape, comm.size, comm.node_count)
-                collective = "all_reduce" if shape.collective == "barrier" else shape.collective
                 order = comm._order if choice.algorithm in ORDERED else None
                 rows, chunk_count, cells = _schedule(
                     collective, choice.algorithm, comm.size, shape.root, comm.rank, order
@@ -138,7 +156,8 @@ class NativePlan:
         spec.slice_bytes = choice.slice_bytes
         spec.mailbox = choice.mailbox
         spec.algorithm = choice.algorithm.encode()
-        if cells and not choice.mailbox:
+        # Rounds cut chunks; a row of several chunks lies in its cell as a whole.
+        if cells and not choice.mailbox and (schedule is None or _one_chunk_a_row(schedule, comm.size)):
             largest = max(after - before for before, after in zip(self.offsets, self.offsets[1:], strict=False))
             spec.round_count = max(1, -(-largest * shape.element_bytes // SCRATCH_CELL_BYTES))
         out = ffi.new("rr_plan **")

@@ -9,8 +9,8 @@ import numpy as np
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
 from rdmaring.buffers import BYTES, Vector, as_vector
 from rdmaring.errors import ArgumentError, ClosedError
-from rdmaring.plan import NativePlan, Plan, Shape
-from rdmaring.schedule import algorithms_of
+from rdmaring.plan import NativePlan, Plan, Shape, check_algorithm
+from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.settings import Settings
 from rdmaring.work import Work
 
@@ -44,7 +44,7 @@ class Runner:
         self._nodes: tuple[int, ...] = tuple(lib.rr_comm_node(handle, each) for each in range(size))
         self._order: tuple[int, ...] | None = None  # in which rings visit the ranks; None: 0, 1, ..., N - 1
         self._plans: dict[Shape, NativePlan] = {}
-        self._fast: dict[tuple[int, Any, str, str | None], Any] = {}
+        self._fast: dict[tuple[int, Any, str, Algorithm | None], Any] = {}
         self._small: dict[int, Small] = {}
         self._works: set[Work] = set()
 
@@ -60,6 +60,7 @@ class Runner:
     def _shape(self, collective: str, like: Vector, count: int, **more: Any) -> Shape:
         self._check_open()
         offsets = more.pop("offsets", None)
+        check_algorithm(more.get("algorithm"))
         wished = self._settings.algorithm
         if more.get("algorithm") is None and wished is not None and wished in algorithms_of(collective):
             more["algorithm"] = wished
@@ -134,7 +135,9 @@ class Runner:
         self._works.add(work)
         return work
 
-    def _in_place(self, plan: Any, x: np.ndarray[Any, Any], op: str, algorithm: str | None) -> np.ndarray[Any, Any]:
+    def _in_place(
+        self, plan: Any, x: np.ndarray[Any, Any], op: str, algorithm: Algorithm | None
+    ) -> np.ndarray[Any, Any]:
         try:
             pointer = from_buffer(BYTES, x, True)
         except (ValueError, BufferError):

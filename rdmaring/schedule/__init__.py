@@ -8,6 +8,7 @@ from rdmaring.schedule import direct, naive, ring
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.deps import with_after
 from rdmaring.schedule.order import check_order, in_order
+from rdmaring.schedule.own_rows import Algorithm, Own, load, own, save
 from rdmaring.schedule.rows import (
     WORLD_MAX,
     After,
@@ -28,10 +29,12 @@ __all__ = [
     "ALGORITHMS",
     "ORDERED",
     "After",
+    "Algorithm",
     "Buffer",
     "Flag",
     "Kind",
     "Op",
+    "Own",
     "Receive",
     "Row",
     "Schedule",
@@ -39,6 +42,9 @@ __all__ = [
     "Send",
     "algorithms_of",
     "generate",
+    "load",
+    "own",
+    "save",
 ]
 
 # Raised whenever any rows change, so that ranks of different releases see that they differ.

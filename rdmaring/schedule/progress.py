@@ -26,6 +26,10 @@ ROUNDS = (3, (2,))  # and that many rounds of a plan whose scratch is bounded, c
 SLICE_PATTERNS: tuple[tuple[int, ...], ...] = ((1,), (2,), (3,), (7,), (7, 0, 1, 3))
 
 
+class HaltError(ScheduleError):
+    """The schedule does not come to its end with the window it declares; a wider one may do."""
+
+
 @dataclass(slots=True)
 class _Link:
     source: int
@@ -281,14 +285,14 @@ def check_progress(
     pick: chooses the order of events, which must not matter; tests choose at random.
 
     Raises:
-        ScheduleError: the run comes to a halt before all rows are finished.
+        HaltError: the run comes to a halt before all rows are finished.
     """
     run = _Run(tables, window, pattern, credits, pick)
     run.run()
     stuck = run.stuck()
     if stuck is not None:
         rank, row, reason = stuck
-        raise ScheduleError(
+        raise HaltError(
             f"waits for ever {reason} (window {window}, {credits} credit a link, slices {tuple(pattern)})",
             rank=rank,
             row=row,
