@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rdmaring.schedule import direct, naive, ring
+from rdmaring.schedule import binomial, biring, direct, doubling, halving, naive, ring, tree
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.deps import with_after
 from rdmaring.schedule.order import check_order, in_order
@@ -52,20 +52,30 @@ VERSION = 1
 
 ALGORITHMS: dict[tuple[str, str], Callable[[int, int | None], Recipe]] = {
     ("all_reduce", "ring"): ring.all_reduce,
+    ("all_reduce", "biring"): biring.all_reduce,
+    ("all_reduce", "tree"): tree.all_reduce,
+    ("all_reduce", "halving"): halving.all_reduce,
     ("all_reduce", "direct"): direct.all_reduce,
     ("all_reduce", "direct1"): direct.all_reduce_one_shot,
     ("all_reduce", "naive"): naive.all_reduce,
     ("reduce_scatter", "ring"): ring.reduce_scatter,
+    ("reduce_scatter", "halving"): halving.reduce_scatter,
     ("reduce_scatter", "direct"): direct.reduce_scatter,
     ("all_gather", "ring"): ring.all_gather,
+    ("all_gather", "biring"): biring.all_gather,
+    ("all_gather", "doubling"): doubling.all_gather,
     ("all_gather", "direct"): direct.all_gather,
     ("broadcast", "ring"): ring.broadcast,
+    ("broadcast", "tree"): tree.broadcast,
+    ("broadcast", "binomial"): binomial.broadcast,
     ("broadcast", "direct"): direct.broadcast,
     ("reduce", "ring"): ring.reduce,
+    ("reduce", "tree"): tree.reduce,
+    ("reduce", "binomial"): binomial.reduce,
     ("reduce", "direct"): direct.reduce,
 }
 
-ORDERED = frozenset({"ring"})  # algorithms whose ranks stand in a ring
+ORDERED = frozenset({"ring", "biring"})  # algorithms whose ranks stand in a ring
 
 
 def algorithms_of(collective: str) -> tuple[str, ...]:

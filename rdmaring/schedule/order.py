@@ -1,7 +1,7 @@
 """The order in which a ring visits the ranks.
 
-A ring's recipe counts places 0, 1, 2, ...; with an order, place p is rank ``order[p]``, and chunk p belongs to
-that rank, too. So every statement about a ring holds for any order: bytes, steps, and that rank r ends with chunk r.
+A ring's recipe counts places 0, 1, 2, ...; with an order, place p is rank ``order[p]``, and chunks p, N + p, ... belong
+to that rank, too. So every statement about a ring holds for any order: bytes, steps, and that rank r ends with chunk r.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ def check_order(order: Sequence[int], world: int) -> tuple[int, ...] | None:
 def in_order(recipe: Recipe, order: Sequence[int]) -> Recipe:
     """``recipe``, whose ranks and chunks are places, for the ranks that stand at those places."""
     place_of = {rank: place for place, rank in enumerate(order)}
-    per_rank = recipe.chunk_count == len(order)  # else the vector is one chunk, which is nobody's
+    world = len(order)
+    assert recipe.chunk_count == 1 or recipe.chunk_count % world == 0
 
     def moved(row: Row) -> Row:
         begin, end = row.chunk_begin, row.chunk_end
-        if per_rank:
+        if recipe.chunk_count > 1:  # else the vector is one chunk, which is nobody's
             assert end == begin + 1, "chunks of several ranks do not stay neighbours"
-            begin = order[begin]
+            begin = begin // world * world + order[begin % world]
             end = begin + 1
         return replace(
             row,

@@ -24,7 +24,7 @@ def draw(collective: str, algorithm: str, seed: int, **fixed: Any) -> Case:
     sim = drawn_sim(seed)
     if collective in ("all_gather", "reduce_scatter", "reduce"):
         sim["operations"] = 1  # the output of one run is not the input of the next
-    scratch = (collective, algorithm) in (("reduce_scatter", "ring"), ("reduce", "ring"))
+    scratch = collective in ("reduce_scatter", "reduce") and algorithm != "direct"
     case = Case(
         collective,
         algorithm,

@@ -109,10 +109,13 @@ def test_every_algorithm_is_listed(run: Callable[..., Outcome]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), ("ALGORITHM", "ring, direct, direct1, naive")),
+        ((), ("ALGORITHM", "ring, biring, tree, halving, direct, direct1")),
         (("ring",), ("-n", "8")),
-        (("rong", "-n", "2"), ("ALGORITHM", "'rong'", "ring, direct, direct1, naive")),
-        (("naive", "-n", "2", "--collective", "reduce"), ("'naive'", "reduce", "ring, direct", "all_reduce")),
+        (("rong", "-n", "2"), ("ALGORITHM", "'rong'", "ring, biring, tree, halving, direct, direct1")),
+        (
+            ("naive", "-n", "2", "--collective", "reduce"),
+            ("'naive'", "reduce", "ring, tree, binomial, direct", "all_reduce"),
+        ),
         (("ring", "-n", "0"), ("-n", "0")),
         (("ring", "-n", "2", "--root", "1"), ("--root", "all_reduce has no root")),
         (("ring", "-n", "2", "--collective", "reduce", "--root", "2"), ("--root", "2", "0..1")),

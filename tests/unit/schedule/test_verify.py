@@ -11,6 +11,7 @@ import pytest
 from unit.schedule.cases import NAMES, reordered, schedules, title, with_rows
 
 from rdmaring.schedule import (
+    ORDERED,
     Buffer,
     Flag,
     Op,
@@ -25,7 +26,6 @@ from rdmaring.schedule import (
     links,
 )
 from rdmaring.schedule import verify as verify_module
-from rdmaring.schedule.collectives import COLLECTIVES
 from rdmaring.schedule.custom import from_rows
 from rdmaring.schedule.verify import verify
 
@@ -37,9 +37,17 @@ def test_every_schedule_holds_up_to_seventeen_ranks(name: tuple[str, str]) -> No
         assert proof.sent == tuple(schedule.sent(rank) for rank in range(schedule.world)), title(schedule)
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
-def test_every_ring_holds_in_any_order(collective: str) -> None:
-    for order, schedule in reordered(range(1, 10), [(collective, "ring")]):
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NAMES, ids="-".join)
+def test_every_schedule_holds_up_to_thirty_three_ranks(name: tuple[str, str]) -> None:
+    for schedule in schedules(range(18, 34), [name]):
+        verify(schedule)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name[1] in ORDERED], ids="-".join)
+def test_every_ring_holds_in_any_order(name: tuple[str, str]) -> None:
+    for order, schedule in reordered(range(1, 10), [name]):
         proof = verify(schedule)
         assert proof.sent == tuple(schedule.sent(rank) for rank in range(schedule.world)), f"{order}: {title(schedule)}"
 
