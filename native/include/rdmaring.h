@@ -144,7 +144,8 @@ typedef struct rr_options {
 	uint32_t cma;                 /* 0: where the kernel allows it; 1: never */
 	uint64_t memory_budget_bytes; /* of this process for all links of all communicators */
 	uint64_t serial_start;        /* first link serial; tests use it to meet the wrap */
-	uint32_t tcp_streams;         /* data sockets an edge between nodes */
+	uint32_t tcp_streams;         /* data sockets a channel of an edge between nodes */
+	uint32_t channels;            /* links an edge between nodes, 1 to 16, equal on all ranks; default 1 */
 	uint32_t require_rdma;        /* 1: rr_comm_create() fails where an edge between nodes has no RDMA */
 	uint32_t transports;          /* bits of rr_transport that may serve edges between nodes; 0: all */
 	uint8_t key[16];              /* proves membership of the job between nodes; all zero: from the exchange */

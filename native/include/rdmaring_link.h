@@ -75,7 +75,7 @@ typedef struct rr_message_edge {
 	 * every 10 ms.
 	 */
 	int32_t news;
-	uint32_t reserved;
+	uint32_t channel;        /* two ranks may share several edges, each with a socket of its own: number 0 is always there */
 	uint64_t body_bytes_max; /* of a message, either direction */
 	char *why;               /* room of RR_MESSAGE_WHY_BYTES for the text of an error */
 } rr_message_edge;

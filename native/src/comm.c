@@ -41,9 +41,12 @@ static rr_status check_options(rr_options *options, const rr_options *given, uin
 	*far_slot_count = options->slot_count ? options->slot_count : FAR_SLOT_COUNT_DEFAULT;
 	options->slot_count = options->slot_count ? options->slot_count : SLOT_COUNT_DEFAULT;
 	options->tcp_streams = options->tcp_streams ? options->tcp_streams : TCP_STREAMS_DEFAULT;
+	options->channels = options->channels ? options->channels : 1;
 	options->transports = options->transports ? options->transports : RR_TRANSPORT_TCP | RR_TRANSPORT_VERBS;
 	if (!options->memory_budget_bytes)
 		options->memory_budget_bytes = MEMORY_BUDGET_DEFAULT;
+	if (options->channels > RR_CHANNELS_MAX)
+		return rr_fail(RR_ERR_ARGUMENT, "channels is %u: accepted are 1..%u", options->channels, RR_CHANNELS_MAX);
 	if (options->slot_bytes % 4096 || options->slot_bytes > LINK_BYTES_MAX || options->slot_count > LINK_BYTES_MAX / options->slot_bytes)
 		return rr_fail(RR_ERR_ARGUMENT, "slots of %u x %llu bytes: slot_bytes must be a multiple of 4096, a link's slots at most %llu bytes",
 			       options->slot_count, (unsigned long long)options->slot_bytes, (unsigned long long)LINK_BYTES_MAX);
@@ -60,15 +63,30 @@ static rr_status make_statistics(struct rr_comm *comm)
 	comm->node = calloc(world, sizeof(int32_t));
 	comm->pages = calloc(world, sizeof(struct rr_page *));
 	comm->not_verbs = calloc(world, sizeof(*comm->not_verbs));
-	if (comm->not_verbs && comm->sent_before && comm->received_before && comm->link_stats && comm->node && comm->pages)
+	comm->message_out = calloc(world, sizeof(struct rr_link *));
+	comm->message_in = calloc(world, sizeof(struct rr_link *));
+	if (comm->not_verbs && comm->message_out && comm->message_in && comm->sent_before && comm->received_before && comm->link_stats && comm->node && comm->pages)
 		return RR_OK;
 	return rr_fail(RR_ERR_NO_MEMORY, "no memory for statistics of %d links", comm->world);
+}
+
+static void close_message_links(struct rr_comm *comm)
+{
+	for (int32_t r = 0; r < comm->world; r++) {
+		if (comm->message_out && comm->message_out[r])
+			comm->message_out[r]->ops->close(comm->message_out[r]);
+		if (comm->message_in && comm->message_in[r])
+			comm->message_in[r]->ops->close(comm->message_in[r]);
+	}
+	free(comm->message_out);
+	free(comm->message_in);
 }
 
 static void free_comm(struct rr_comm *comm)
 {
 	rr_plan_detach_all(comm);
 	rr_engine_free(&comm->engine);
+	close_message_links(comm);
 	rr_far_close(comm->far);
 	rr_trace_free(comm->trace);
 	rr_shm_close(&comm->shm);
@@ -107,7 +125,7 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	if (status >= 0)
 		status = make_statistics(comm);
 	if (status >= 0)
-		status = rr_engine_init(&comm->engine, rank, world);
+		status = rr_engine_init(&comm->engine, rank, world, comm->options.channels);
 	if (status >= 0)
 		status = rr_setup(comm, exchange, user);
 	if (status < 0)
@@ -200,6 +218,15 @@ rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes)
 		rr_memory_free(comm->scratch);
 	comm->scratch = larger;
 	comm->scratch_bytes = bytes;
+	return RR_OK;
+}
+
+rr_status rr_comm_message_links(struct rr_comm *comm, int32_t peer, struct rr_link **out, struct rr_link **in)
+{
+	if (peer < 0 || peer >= comm->world || peer == comm->rank)
+		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are ranks 0..%d but %d", peer, comm->world - 1, comm->rank);
+	*out = comm->message_out[peer];
+	*in = comm->message_in[peer];
 	return RR_OK;
 }
 

@@ -54,6 +54,7 @@ struct rr_comm {
 	void *transport_library;  /* it comes from; NULL: from the caller */
 	int32_t *node;            /* [world] */
 	struct rr_page **pages;   /* [world]: of near ranks their own, of far ranks the mirror */
+	struct rr_link **message_out, **message_in; /* [world]: of messages of two ranks; the engine has those of operations */
 	char (*not_verbs)[192];   /* [world] why an edge between nodes is not served by RDMA */
 	char apart[256];          /* why ranks that tell of this host are not of this node */
 	struct rr_engine engine;
@@ -94,7 +95,13 @@ struct rr_comm {
 /* setup.c */
 rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user);
 
-/* comm.c */
+/*
+ * comm.c: the links by which this rank and `peer` exchange messages outside the order of operations, closed with the
+ * communicator. No OPEN goes over them, so modes are SLOT (shm, verbs) and STREAM. On shared memory their slots
+ * together have slot_bytes: two slices in flight are of half of that. Whoever uses them calls progress() where
+ * they have it, and flush() after a commit or a release.
+ */
+rr_status rr_comm_message_links(struct rr_comm *comm, int32_t peer, struct rr_link **out, struct rr_link **in);
 /* On what a driver of it sleeps; see wait.h. */
 static inline int rr_comm_sleeper(const struct rr_comm *comm)
 {

@@ -7,17 +7,18 @@
 #include "order.h"
 #include "status.h"
 
-rr_status rr_engine_init(struct rr_engine *engine, int32_t rank, int32_t world)
+rr_status rr_engine_init(struct rr_engine *engine, int32_t rank, int32_t world, uint32_t channels)
 {
-	size_t count = (size_t)world;
+	size_t count = (size_t)world * channels;
 
 	memset(engine, 0, sizeof(*engine));
 	engine->rank = rank;
 	engine->world = world;
+	engine->channels = channels;
 	engine->device = &rr_device_cpu;
 	engine->out = calloc(count, sizeof(struct rr_link *));
 	engine->in = calloc(count, sizeof(struct rr_link *));
-	engine->peer_places = calloc(count, sizeof(*engine->peer_places));
+	engine->peer_places = calloc((size_t)world, sizeof(*engine->peer_places));
 	engine->rows_sent = calloc(count, sizeof(uint32_t));
 	engine->rows_received = calloc(count, sizeof(uint32_t));
 	if (engine->out && engine->in && engine->peer_places && engine->rows_sent && engine->rows_received)
@@ -28,11 +29,11 @@ rr_status rr_engine_init(struct rr_engine *engine, int32_t rank, int32_t world)
 
 void rr_engine_free(struct rr_engine *engine)
 {
-	for (int32_t r = 0; r < engine->world; r++) {
-		if (engine->out && engine->out[r])
-			engine->out[r]->ops->close(engine->out[r]);
-		if (engine->in && engine->in[r])
-			engine->in[r]->ops->close(engine->in[r]);
+	for (size_t i = 0; i < (size_t)engine->world * engine->channels; i++) {
+		if (engine->out && engine->out[i])
+			engine->out[i]->ops->close(engine->out[i]);
+		if (engine->in && engine->in[i])
+			engine->in[i]->ops->close(engine->in[i]);
 	}
 	free(engine->out);
 	free(engine->in);

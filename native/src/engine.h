@@ -54,7 +54,8 @@ struct rr_row_state {
 
 struct rr_engine {
 	int32_t rank, world;
-	struct rr_link **out, **in; /* [world], NULL where there is none */
+	uint32_t channels;          /* links an edge has at most */
+	struct rr_link **out, **in; /* [channels][world]; NULL where there is none: those of channel 0 are always there */
 	struct rr_device *device;
 	_Atomic uint64_t *position; /* in the progress page: row << 32 | slice */
 	struct rr_trace *trace;     /* NULL: off */
@@ -67,7 +68,7 @@ struct rr_engine {
 	uint32_t opens_posted; /* peers of the plan, in their order */
 	uint32_t opens_seen;
 	struct rr_place (*peer_places)[RR_BUFFER_COUNT]; /* [world] */
-	uint32_t *rows_sent, *rows_received;             /* [world] rows that went over each link */
+	uint32_t *rows_sent, *rows_received;             /* [channels][world] rows that went over each link */
 	uint64_t retired, opened, instances;             /* row instances: round * row_count + row */
 	struct rr_row_state *row_states;                 /* [2][row_count]: two rounds are open at most */
 	struct rr_send_state *send_states;               /* [2][send_count] */
@@ -77,7 +78,7 @@ struct rr_engine {
 	int32_t waiting_row;
 };
 
-rr_status rr_engine_init(struct rr_engine *engine, int32_t rank, int32_t world);
+rr_status rr_engine_init(struct rr_engine *engine, int32_t rank, int32_t world, uint32_t channels);
 void rr_engine_free(struct rr_engine *engine);
 
 /*

@@ -19,11 +19,6 @@
 #define PASSES_DEAR 16u
 #define PASSES_CHEAP 400u
 #define DIAL_ALL_MAX 128 /* ranks of a world in which who waits joins everyone; in larger ones causes travel along the edges in use */
-#define REFUSED_NS (1 * RR_NS_PER_S)       /* all addresses tried again and again, and nobody listens */
-#define UNREACHABLE_NS (10 * RR_NS_PER_S)  /* nothing answers at all */
-#define INPUT_BYTES (sizeof(struct rr_message_head) + RR_FAR_BODY_MAX)
-
-enum message_kind { MESSAGE_SETUP = 1, MESSAGE_STATE = 2, MESSAGE_FAILED = 3, MESSAGE_CLOSED = 4 };
 
 /* Where a rank is: of STATE and CLOSED. */
 struct state_message {
@@ -151,14 +146,6 @@ void rr_far_close(struct rr_far *far)
 	free(far);
 }
 
-void rr_far_serve(struct rr_far *far, int32_t peer, const struct rr_edge_ops *ops, void *user, uint32_t streams)
-{
-	far->edges[peer].ops = ops;
-	far->edges[peer].user = user;
-	far->edges[peer].streams = streams;
-	far->pass_is_dear = far->pass_is_dear || streams > 0;
-}
-
 /* ---- small answers ---- */
 
 bool rr_far_pass_is_dear(const struct rr_far *far)
@@ -209,18 +196,6 @@ void rr_far_path(const struct rr_far *far, int32_t peer, char *text, size_t size
 	snprintf(text, size, "%s", far->edges[peer].path);
 }
 
-/* Kept beyond the connection: whoever asks may do so when the peer has closed. */
-static void keep_path(struct rr_edge *edge)
-{
-	struct sockaddr_storage own = {0}, other = {0};
-	socklen_t own_size = sizeof(own), other_size = sizeof(other);
-	char here[RR_NET_TEXT_BYTES], there[RR_NET_TEXT_BYTES];
-
-	if (getsockname(edge->socket, (struct sockaddr *)&own, &own_size) == 0 &&
-	    getpeername(edge->socket, (struct sockaddr *)&other, &other_size) == 0)
-		snprintf(edge->path, sizeof(edge->path), "%s -> %s", rr_net_text(&own, here), rr_net_text(&other, there));
-}
-
 void rr_far_facts(const struct rr_far *far, int32_t peer, rr_link_facts *facts)
 {
 	const struct rr_hello *other = &far->hellos[peer], *own = &far->hellos[far->rank];
@@ -257,98 +232,9 @@ void rr_far_sleep_off(struct rr_far *far, int fd)
 	epoll_ctl(far->sleeper, EPOLL_CTL_DEL, fd, NULL);
 }
 
-/* ---- joining ---- */
-
-static rr_status begin_dialing(struct rr_far *far, struct rr_edge *edge)
-{
-	const struct rr_hello *hello = &far->hellos[edge->peer], *own = &far->hellos[far->rank];
-	bool same_kernel = strncmp(hello->boot_id, own->boot_id, sizeof(own->boot_id)) == 0 && hello->network == own->network;
-
-	edge->targets = calloc(RR_NET_TARGETS_MAX, sizeof(*edge->targets));
-	if (!edge->targets)
-		return rr_fail(RR_ERR_NO_MEMORY, "no memory to reach rank %d", edge->peer);
-	edge->target_count = rr_net_targets(hello->addresses, hello->address_count, hello->port, same_kernel, edge->targets);
-	if (!edge->target_count)
-		return rr_fail(RR_ERR_LINK, "rank %d on %.39s tells of no address that could be reached from here", edge->peer,
-			       hello->host_name);
-	rr_far_dial(far, edge, RR_FAR_CONTROL);
-	return RR_OK;
-}
-
-static rr_status cannot_reach(const struct rr_far *far, const struct rr_edge *edge)
-{
-	const struct rr_hello *hello = &far->hellos[edge->peer];
-
-	rr_fail(edge->refused ? RR_ERR_PEER_DIED : RR_ERR_LINK,
-		"rank %d (pid %d on %.39s) cannot be reached at any of its %u addresses for %.0f s; last %s", edge->peer,
-		hello->pid, hello->host_name, edge->target_count, (double)(rr_now_ns() - edge->joining_since_ns) / 1e9,
-		edge->failure[0] ? edge->failure : "none answered");
-	rr_error_here()->peer = edge->peer;
-	strcpy(rr_error_here()->hint, edge->refused ? "its process has ended: see that rank's own output"
-						    : "is there a route, and does a firewall let TCP between all ports of the ranks' hosts pass?");
-	return (rr_status)rr_error_here()->status;
-}
-
-rr_status rr_far_want(struct rr_far *far, int32_t peer)
-{
-	struct rr_edge *edge = &far->edges[peer];
-
-	if (edge->state == RR_EDGE_UP || edge->state == RR_EDGE_ENDED)
-		return RR_OK;
-	if (edge->state == RR_EDGE_IDLE) {
-		edge->state = RR_EDGE_JOINING;
-		edge->joining_since_ns = rr_now_ns();
-		if (edge->dials) {
-			rr_status status = begin_dialing(far, edge);
-			if (status < 0)
-				return status;
-		}
-	}
-	rr_far_look(far);
-	if (edge->state == RR_EDGE_JOINING && edge->dials && edge->target_next >= 2 * edge->target_count) {
-		uint64_t waited_ns = rr_now_ns() - edge->joining_since_ns;
-		if (waited_ns > (edge->refused ? REFUSED_NS : UNREACHABLE_NS))
-			return cannot_reach(far, edge);
-	}
-	return RR_OK;
-}
-
-void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, int socket)
-{
-	if (stream != RR_FAR_CONTROL) {
-		edge->streams_up++;
-		if (edge->ops && edge->ops->stream)
-			edge->ops->stream(edge->user, stream, socket);
-		else
-			close(socket);
-		if (edge->dials && edge->streams_up < edge->streams)
-			rr_far_dial(far, edge, (uint16_t)edge->streams_up);
-		return;
-	}
-	if (edge->socket >= 0 || edge->state == RR_EDGE_ENDED) { /* a second one: the peer gave the first up */
-		close(socket);
-		return;
-	}
-	edge->input = malloc(INPUT_BYTES);
-	if (!edge->input) {
-		close(socket);
-		return;
-	}
-	edge->socket = socket;
-	edge->state = RR_EDGE_UP;
-	edge->got = 0;
-	rr_net_watch_host(socket);
-	keep_path(edge);
-	rr_far_watch(far, socket, RR_FAR_TAG_EDGE(edge->peer), false);
-	if (edge->ops && edge->ops->up)
-		edge->ops->up(edge->user);
-	if (edge->dials && edge->streams)
-		rr_far_dial(far, edge, 0);
-}
-
 /* ---- messages ---- */
 
-static rr_status send_message(struct rr_edge *edge, uint32_t kind, const void *body, uint32_t bytes)
+rr_status rr_far_say(struct rr_edge *edge, enum rr_far_message kind, uint32_t channel, const void *body, uint32_t bytes)
 {
 	struct {
 		struct rr_message_head head;
@@ -358,7 +244,7 @@ static rr_status send_message(struct rr_edge *edge, uint32_t kind, const void *b
 
 	if (edge->state != RR_EDGE_UP)
 		return RR_AGAIN;
-	message.head = (struct rr_message_head){.kind = kind, .bytes = bytes};
+	message.head = (struct rr_message_head){.kind = (uint32_t)kind | channel << 8, .bytes = bytes};
 	memcpy(message.body, body, bytes);
 	ssize_t sent = send(edge->socket, &message, size, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (sent == (ssize_t)size)
@@ -371,11 +257,11 @@ static rr_status send_message(struct rr_edge *edge, uint32_t kind, const void *b
 	return RR_AGAIN; /* the end shows when it is read */
 }
 
-rr_status rr_far_send(struct rr_far *far, int32_t peer, const void *body, uint32_t bytes)
+rr_status rr_far_send(struct rr_far *far, int32_t peer, uint32_t channel, const void *body, uint32_t bytes)
 {
 	if (bytes > RR_FAR_BODY_MAX)
 		return rr_fail(RR_ERR_ARGUMENT, "a set-up message of %u bytes: at most %u are sent", bytes, RR_FAR_BODY_MAX);
-	return send_message(&far->edges[peer], MESSAGE_SETUP, body, bytes);
+	return rr_far_say(&far->edges[peer], RR_FAR_SETUP, channel, body, bytes);
 }
 
 static void fill_state(const struct rr_far *far, uint64_t op, struct state_message *state)
@@ -401,8 +287,8 @@ void rr_far_tell_state(struct rr_far *far, uint64_t op)
 		if (!edge->page || edge->told_op == op)
 			continue;
 		if (edge->state == RR_EDGE_IDLE && far->world <= DIAL_ALL_MAX)
-			rr_far_want(far, r); /* an error here is told by the operation that needs this edge */
-		if (send_message(edge, MESSAGE_STATE, &state, sizeof(state)) == RR_OK)
+			rr_far_want(far, r, 0); /* an error here is told by the operation that needs this edge */
+		if (rr_far_say(edge, RR_FAR_STATE, 0, &state, sizeof(state)) == RR_OK)
 			edge->told_op = op;
 	}
 }
@@ -419,9 +305,9 @@ void rr_far_tell_end(struct rr_far *far)
 		if (!edge->page || edge->state != RR_EDGE_UP)
 			continue;
 		if (is_failed)
-			send_message(edge, MESSAGE_FAILED, &failed, sizeof(failed));
+			rr_far_say(edge, RR_FAR_FAILED, 0, &failed, sizeof(failed));
 		else
-			send_message(edge, MESSAGE_CLOSED, &state, sizeof(state));
+			rr_far_say(edge, RR_FAR_CLOSED, 0, &state, sizeof(state));
 	}
 }
 
@@ -449,13 +335,20 @@ static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct 
 {
 	const struct state_message *state = body;
 	const struct failed_message *failed = body;
+	uint32_t channel = head->kind >> 8;
+	const struct rr_served *served = &edge->served[channel];
 
-	switch ((enum message_kind)head->kind) {
-	case MESSAGE_SETUP:
-		if (edge->ops && edge->ops->message)
-			edge->ops->message(edge->user, body, head->bytes);
+	if (channel >= edge->served_count)
+		return false;
+	switch ((enum rr_far_message)(head->kind & 0xff)) {
+	case RR_FAR_SETUP:
+		if (served->ops->message)
+			served->ops->message(served->user, body, head->bytes);
 		return true;
-	case MESSAGE_STATE:
+	case RR_FAR_WANT:
+		rr_far_want_streams(far, edge);
+		return true;
+	case RR_FAR_STATE:
 		if (head->bytes != sizeof(*state))
 			return false;
 		if (state->op)
@@ -463,14 +356,14 @@ static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct 
 		note_done(edge->page, state->op_done);
 		rr_note64(&edge->page->position, state->position);
 		return true;
-	case MESSAGE_FAILED:
+	case RR_FAR_FAILED:
 		if (head->bytes != sizeof(*failed))
 			return false;
 		note_done(edge->page, failed->op_done);
 		edge->page->error = failed->error;
 		rr_publish32(&edge->page->state, RR_PAGE_FAILED);
 		return true;
-	case MESSAGE_CLOSED:
+	case RR_FAR_CLOSED:
 		if (head->bytes != sizeof(*state))
 			return false;
 		note_done(edge->page, state->op_done);
@@ -521,21 +414,6 @@ static void read_edge(struct rr_far *far, struct rr_edge *edge)
 	}
 }
 
-static void dial_on(struct rr_far *far, uint64_t now_ns)
-{
-	for (int32_t r = far->rank + 1; r < far->world; r++) {
-		struct rr_edge *edge = &far->edges[r];
-		if (!edge->page || !edge->dials || edge->dial_again_ns > now_ns)
-			continue;
-		if (edge->state == RR_EDGE_JOINING)
-			rr_far_dial(far, edge, RR_FAR_CONTROL);
-		else if (edge->state == RR_EDGE_UP && edge->streams_up < edge->streams)
-			rr_far_dial(far, edge, (uint16_t)edge->streams_up);
-		else
-			edge->dial_again_ns = UINT64_MAX;
-	}
-}
-
 int32_t rr_far_look(struct rr_far *far)
 {
 	struct epoll_event events[EVENTS_MAX];
@@ -552,7 +430,7 @@ int32_t rr_far_look(struct rr_far *far)
 			read_edge(far, &far->edges[tag & 0xffffffff]);
 	}
 	rr_far_pending_time(far, now_ns);
-	dial_on(far, now_ns);
+	rr_far_dial_on(far, now_ns);
 	for (int32_t r = 0; r < far->world; r++)
 		if (far->edges[r].lost)
 			return r;

@@ -21,12 +21,13 @@
 #include "rdmaring.h"
 
 #define RR_FAR_BODY_MAX 4096u   /* of one control message */
-#define RR_FAR_STREAMS_MAX 16u  /* data sockets of an edge */
+#define RR_FAR_STREAMS_MAX 16u  /* data sockets of a channel */
+#define RR_FAR_CHANNELS_MAX (RR_CHANNELS_MAX + 1u)
 
 struct rr_far;
 
 /*
- * What an edge's transport is told. user: the transport's. All may be NULL. They are called by rr_far_look(),
+ * What the transport of one channel of an edge is told. user: the transport's. All may be NULL. They are called by rr_far_look(),
  * on the driver.
  */
 struct rr_edge_ops {
@@ -42,13 +43,21 @@ enum rr_edge_state { RR_EDGE_IDLE = 0, RR_EDGE_JOINING = 1, RR_EDGE_UP = 2, RR_E
 
 /* ---- for transports ---- */
 
-/* Who serves the edge to `peer`, and how many data sockets it wants (0..RR_FAR_STREAMS_MAX; both ends alike). */
-void rr_far_serve(struct rr_far *far, int32_t peer, const struct rr_edge_ops *ops, void *user, uint32_t streams);
-/* Begin to join the edge if that has not begun, and go on with it. Errors: no address of the peer can be reached. */
-rr_status rr_far_want(struct rr_far *far, int32_t peer);
+/*
+ * Who serves the next channel of the edge to `peer`, and how many data sockets it wants (0..RR_FAR_STREAMS_MAX).
+ * Called for both ends' channels in the same order. Returns the channel's number, from 0. late, of the last channel:
+ * its sockets are joined only when one of the two ranks wants the channel.
+ */
+uint32_t rr_far_serve(struct rr_far *far, int32_t peer, const struct rr_edge_ops *ops, void *user, uint32_t streams,
+		      bool late);
+/*
+ * Begin to join the edge, with the sockets of this channel, if that has not begun, and go on with it. Errors: no
+ * address of the peer can be reached.
+ */
+rr_status rr_far_want(struct rr_far *far, int32_t peer, uint32_t channel);
 enum rr_edge_state rr_far_state(const struct rr_far *far, int32_t peer);
-/* A set-up message to the peer's transport. The edge is UP. RR_AGAIN: no room now. */
-rr_status rr_far_send(struct rr_far *far, int32_t peer, const void *body, uint32_t bytes);
+/* A set-up message to the peer's transport of the channel. The edge is UP. RR_AGAIN: no room now. */
+rr_status rr_far_send(struct rr_far *far, int32_t peer, uint32_t channel, const void *body, uint32_t bytes);
 /* A peer's OPEN came: its mirror page tells that it is in `op`. descriptor: may be NULL. */
 void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_descriptor *descriptor);
 /* Let the driver's sleep end when fd has news (edge-triggered). Remove before closing fd. */

@@ -1,5 +1,5 @@
 /*
- * far_inside.h - what far.c (edges and messages) and far_join.c (connections and proofs) share.
+ * far_inside.h - what far.c (edges and messages), far_want.c (which connections) and far_join.c (their proofs) share.
  *
  * Joining, dialer (D) and acceptor (A), messages of fixed size:
  *
@@ -58,19 +58,36 @@ struct rr_pending {
 	struct sockaddr_storage address;
 };
 
+enum rr_far_message {
+	RR_FAR_SETUP = 1,
+	RR_FAR_STATE = 2,
+	RR_FAR_FAILED = 3,
+	RR_FAR_CLOSED = 4,
+	RR_FAR_WANT = 5 /* the sender wants the late channel's sockets, and does not dial; no body */
+};
+
 struct rr_message_head {
-	uint32_t kind;
+	uint32_t kind;  /* enum rr_far_message | channel << 8 */
 	uint32_t bytes; /* of the body */
+};
+
+/* Who serves a channel. */
+struct rr_served {
+	const struct rr_edge_ops *ops;
+	void *user;
+	uint32_t stream_first, streams;
 };
 
 struct rr_edge {
 	enum rr_edge_state state;
 	int32_t peer;
 	bool dials; /* the lower rank does */
-	/* who serves it */
-	const struct rr_edge_ops *ops;
-	void *user;
-	uint32_t streams, streams_up;
+	struct rr_served served[RR_FAR_CHANNELS_MAX];
+	uint32_t served_count;
+	uint32_t streams;        /* data sockets of all channels, numbered through */
+	uint32_t streams_wanted; /* without those of a late channel that nobody wants yet */
+	uint32_t streams_up;
+	bool want_sent; /* the peer, which dials, was told that we want them */
 	/* dialing */
 	struct rr_net_target *targets;
 	uint32_t target_count, target_next;
@@ -116,9 +133,16 @@ void rr_far_pending_event(struct rr_far *far, struct rr_pending *pending);
 void rr_far_pending_time(struct rr_far *far, uint64_t now_ns);
 void rr_far_pending_drop(struct rr_far *far, struct rr_pending *pending, const char *why);
 
-/* far.c */
+/* far_want.c */
 /* A proven connection. */
 void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, int socket);
+/* Dials whose pause is over. */
+void rr_far_dial_on(struct rr_far *far, uint64_t now_ns);
+/* The data sockets of all channels, late ones too. */
+void rr_far_want_streams(struct rr_far *far, struct rr_edge *edge);
+
+/* far.c */
+rr_status rr_far_say(struct rr_edge *edge, enum rr_far_message kind, uint32_t channel, const void *body, uint32_t bytes);
 void rr_far_watch(struct rr_far *far, int socket, uint64_t tag, bool writable);
 
 /* What an epoll event of `control` is about. */

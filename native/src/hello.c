@@ -63,6 +63,9 @@ rr_status rr_hello_check(const struct rr_hello *hellos, int32_t rank, int32_t wo
 		if (strncmp(other->transport, own->transport, sizeof(own->transport)) != 0)
 			return rr_fail(RR_ERR_SETUP, "rank %d wants edges between nodes served by %.15s, rank %d by %.15s: name the same transport on all ranks",
 				       r, transport_of(other), rank, transport_of(own));
+		if (other->channels != own->channels)
+			return rr_fail(RR_ERR_SETUP, "rank %d has channels=%u, rank %d channels=%u: channels must be equal on all ranks (RDMARING_CHANNELS)",
+				       r, other->channels, rank, own->channels);
 		if (other->address_count > RR_NET_ADDRESSES_MAX)
 			return rr_fail(RR_ERR_SETUP, "rank %d tells of %u addresses: at most %u are accepted", r,
 				       other->address_count, RR_NET_ADDRESSES_MAX);

@@ -39,7 +39,7 @@ struct rr_hello {
 	char transport[16]; /* of edges between nodes, if it is none of ours */
 	char message[256];
 	uint16_t port; /* of this rank's listener, for other nodes */
-	uint16_t reserved;
+	uint16_t channels; /* links of operations that an edge between nodes has */
 	uint32_t address_count;
 	struct rr_net_address addresses[RR_NET_ADDRESSES_MAX];
 	char rail_reason[192]; /* why there are no rails, or not more */

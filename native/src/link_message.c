@@ -198,7 +198,7 @@ static void describe(struct rr_link *link, rr_link_facts *facts)
 }
 
 rr_status rr_link_message_open(struct rr_far *far, const rr_message_transport *transport, int32_t rank, int32_t world,
-			       int32_t peer, uint64_t body_bytes_max, struct rr_link **out, struct rr_link **in)
+			       int32_t peer, uint64_t body_bytes_max, bool late, struct rr_link **out, struct rr_link **in)
 {
 	const struct rr_link_ops ops = {.transport = transport->name, .progress = progress, .describe = describe,
 					.close = close_end};
@@ -206,12 +206,17 @@ rr_status rr_link_message_open(struct rr_far *far, const rr_message_transport *t
 
 	if (!self)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a link to rank %d", peer);
-	rr_stream_edge_init(&self->edge, far, peer, 1, body_bytes_max, &message_io, &ops);
+	rr_status status = rr_stream_edge_init(&self->edge, far, peer, 1, body_bytes_max, &message_io, &ops);
+	if (status < 0) {
+		free(self);
+		return status;
+	}
 	self->transport = transport;
 	self->timer = -1;
 	self->told = (rr_message_edge){.rank = rank, .peer = peer, .world = world, .socket = -1, .news = -1,
 				       .body_bytes_max = body_bytes_max};
-	rr_far_serve(far, peer, &edge_ops, self, 1);
+	self->edge.channel = rr_far_serve(far, peer, &edge_ops, self, 1, late);
+	self->told.channel = self->edge.channel;
 	*out = &self->edge.out.link;
 	*in = &self->edge.in.link;
 	return RR_OK;

@@ -6,9 +6,9 @@
 #include "link.h"
 #include "rdmaring_link.h"
 
-/* Both directions of the edge to `peer`, opened when first used. body_bytes_max: of the largest message. */
+/* Both directions of the next channel to `peer`, opened when first used; late: see far.h. body_bytes_max: of the largest message. */
 rr_status rr_link_message_open(struct rr_far *far, const rr_message_transport *transport, int32_t rank, int32_t world,
-			       int32_t peer, uint64_t body_bytes_max, struct rr_link **out, struct rr_link **in);
+			       int32_t peer, uint64_t body_bytes_max, bool late, struct rr_link **out, struct rr_link **in);
 
 /* message_load.c */
 /* Of this version, whole, with a name. whose: for the error's text. */

@@ -32,6 +32,7 @@ struct link_shm {
 	struct rr_shm *shm;
 	struct rr_data *ring;
 	uint8_t *slots;
+	uint64_t room_bytes; /* of the slots */
 	struct rr_line *consumed;
 	uint64_t serial;        /* next transfer */
 	uint64_t serial_start;  /* of the first transfer */
@@ -152,7 +153,7 @@ static uint64_t shm_released(struct rr_link *link)
 /* Room for one piece of payload; a piece does not wrap, so the ring's end may stay unused. */
 static bool take_room(struct link_shm *this, uint32_t bytes)
 {
-	uint64_t whole = this->shm->layout.link_bytes;
+	uint64_t whole = this->room_bytes;
 	uint64_t piece = ((uint64_t)bytes + RR_CACHE_LINE - 1) / RR_CACHE_LINE * RR_CACHE_LINE;
 	uint64_t begin = this->room_end == this->room_begin ? 0 : this->room_end % whole;
 	uint64_t skip = 0;
@@ -295,7 +296,7 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 		return wrong_data(link, line, transfer);
 	switch (transfer->mode) {
 	case RR_MODE_SLOT:
-		if ((uint64_t)line->slot * RR_CACHE_LINE + line->bytes > this->shm->layout.link_bytes)
+		if ((uint64_t)line->slot * RR_CACHE_LINE + line->bytes > this->room_bytes)
 			return wrong_data(link, line, transfer);
 		*data = this->slots + (uint64_t)line->slot * RR_CACHE_LINE;
 		return RR_OK;
@@ -353,8 +354,7 @@ static const struct rr_link_ops shm_ops = {
 	.close = shm_close,
 };
 
-rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, uint64_t serial_start,
-			   struct rr_link **out)
+rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, bool messages, struct rr_link **out)
 {
 	struct link_shm *this = calloc(1, sizeof(*this));
 	struct rr_page *sender = outgoing ? shm->page : shm->peers[peer].page;
@@ -368,14 +368,13 @@ rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, uint
 	this->link.peer = peer;
 	this->link.cma = outgoing ? shm->peers[peer].cma_of_us : shm->peers[peer].cma;
 	this->shm = shm;
-	this->ring = rr_page_ring(sender, &shm->layout, to);
-	this->slots = rr_page_slots(sender, &shm->layout, to);
-	this->consumed = rr_page_consumed(receiver, &shm->layout, from);
-	this->serial_start = serial_start;
-	this->serial = serial_start;
-	this->released_seen = serial_start;
-	if (!outgoing)
-		rr_note64(&this->consumed->value, serial_start);
+	this->ring = rr_page_ring(sender, &shm->layout, (messages ? shm->layout.count : 0) + to);
+	this->slots = messages ? rr_page_message_slots(sender, &shm->layout, to) : rr_page_slots(sender, &shm->layout, to);
+	this->room_bytes = messages ? shm->layout.message_bytes : shm->layout.link_bytes;
+	this->consumed = rr_page_consumed(receiver, &shm->layout, (messages ? shm->layout.count : 0) + from);
+	this->serial_start = shm->serial_start;
+	this->serial = shm->serial_start;
+	this->released_seen = shm->serial_start;
 	*out = &this->link;
 	return RR_OK;
 }

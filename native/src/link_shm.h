@@ -5,8 +5,7 @@
 #include "link.h"
 #include "shm.h"
 
-/* One direction of the edge to `peer`. serial_start: both ends the same. The caller closes it. */
-rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, uint64_t serial_start,
-			   struct rr_link **out);
+/* One direction of the edge to `peer`: of operations, or of messages of two ranks. The caller closes it. */
+rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, bool messages, struct rr_link **out);
 
 #endif

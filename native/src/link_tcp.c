@@ -93,7 +93,7 @@ static void describe(struct rr_link *link, rr_link_facts *facts)
 
 static const struct rr_link_ops tcp_ops = {.transport = "tcp", .describe = describe, .close = close_end};
 
-rr_status rr_link_tcp_open(struct rr_far *far, int32_t peer, uint32_t streams, uint64_t slot_bytes,
+rr_status rr_link_tcp_open(struct rr_far *far, int32_t peer, uint32_t streams, uint64_t slot_bytes, bool late,
 			   struct rr_link **out, struct rr_link **in)
 {
 	struct rr_stream_edge *edge;
@@ -103,8 +103,12 @@ rr_status rr_link_tcp_open(struct rr_far *far, int32_t peer, uint32_t streams, u
 	edge = calloc(1, sizeof(*edge));
 	if (!edge)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a link to rank %d", peer);
-	rr_stream_edge_init(edge, far, peer, streams, slot_bytes, &tcp_io, &tcp_ops);
-	rr_far_serve(far, peer, &edge_ops, edge, streams);
+	rr_status status = rr_stream_edge_init(edge, far, peer, streams, slot_bytes, &tcp_io, &tcp_ops);
+	if (status < 0) {
+		free(edge);
+		return status;
+	}
+	edge->channel = rr_far_serve(far, peer, &edge_ops, edge, streams, late);
 	*out = &edge->out.link;
 	*in = &edge->in.link;
 	return RR_OK;

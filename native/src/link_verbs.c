@@ -111,7 +111,7 @@ static const struct rr_link_ops verbs_ops = {
 };
 
 rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, const struct rr_rail *ours,
-			     const struct rr_rail_pair *pair, const rr_options *options, struct rr_link **out,
+			     const struct rr_rail_pair *pair, const rr_options *options, bool late, struct rr_link **out,
 			     struct rr_link **in)
 {
 	struct rr_verbs_edge *edge = calloc(1, sizeof(*edge));
@@ -141,7 +141,8 @@ rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, con
 	snprintf(edge->what, sizeof(edge->what), "to rank %d over %.31s/%u", peer, ours->device, ours->port);
 	edge->out = (struct rr_verbs_link){.link = {.ops = &verbs_ops, .peer = peer, .kind = RR_LINK_RDMA}, .edge = edge};
 	edge->in = (struct rr_verbs_link){.link = {.ops = &verbs_ops, .peer = peer, .kind = RR_LINK_RDMA}, .edge = edge};
-	rr_far_serve(far, peer, &rr_verbs_edge_ops, edge, 0);
+	edge->late = late;
+	edge->channel_number = rr_far_serve(far, peer, &rr_verbs_edge_ops, edge, 0, late);
 	*out = &edge->out.link;
 	*in = &edge->in.link;
 	return RR_OK;

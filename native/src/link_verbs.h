@@ -7,11 +7,12 @@
 #include "verbs_device.h"
 
 /*
- * Both directions of the edge to `peer`; closed one by one, before far. ours: the rail that serves it, pair: what
+ * Both directions of the next channel to `peer`; closed one by one, before far. late: not even the control
+ * connection brings it up, only this rank's wish or the peer's. ours: the rail that serves it, pair: what
  * rr_rails_match() gave. Nothing of the device is taken before the edge is first wanted. Settings are checked here.
  */
 rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, const struct rr_rail *ours,
-			     const struct rr_rail_pair *pair, const rr_options *options, struct rr_link **out,
+			     const struct rr_rail_pair *pair, const rr_options *options, bool late, struct rr_link **out,
 			     struct rr_link **in);
 
 #endif

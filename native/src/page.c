@@ -23,12 +23,14 @@ void rr_layout_set(struct rr_layout *layout, uint32_t count, uint64_t slot_bytes
 	layout->slot_bytes = slot_bytes;
 	layout->slot_count = slot_count;
 	layout->link_bytes = slot_bytes * slot_count;
+	layout->message_bytes = slot_bytes;
 	layout->consumed = align_up(sizeof(struct rr_page), RR_CACHE_LINE);
-	layout->mailbox = layout->consumed + (uint64_t)count * sizeof(struct rr_line);
+	layout->mailbox = layout->consumed + 2ull * count * sizeof(struct rr_line);
 	layout->mailbox_payload = layout->mailbox + 2 * sizeof(struct rr_mailbox_line);
 	layout->rings = layout->mailbox_payload + 2ull * RR_MAILBOX_BYTES;
-	layout->slots = align_up(layout->rings + (uint64_t)count * RR_RING_COUNT * sizeof(struct rr_data), PAGE_BYTES);
-	layout->bytes = align_up(layout->slots + (uint64_t)count * layout->link_bytes, PAGE_BYTES);
+	layout->slots = align_up(layout->rings + 2ull * count * RR_RING_COUNT * sizeof(struct rr_data), PAGE_BYTES);
+	layout->message_slots = layout->slots + (uint64_t)count * layout->link_bytes;
+	layout->bytes = align_up(layout->message_slots + (uint64_t)count * layout->message_bytes, PAGE_BYTES);
 }
 
 uint64_t rr_hash_bytes(const void *bytes, size_t size, uint64_t seed)

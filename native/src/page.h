@@ -13,10 +13,12 @@
  *      5  opens[16]       see wire.h
  *     21  descriptors[64]
  *         error           written before state says FAILED
- *         consumed[count] per sender of the node: transfers released by this rank, one line each
+ *         consumed[2 * count] per sender of the node: transfers released by this rank, one line each; of
+ *                         operations, then of messages
  *         mailbox lines   two, alternating by mailbox serial; then two payload areas
- *         rings           per receiver: DATA lines
- *         slots           per receiver, on page boundaries
+ *         rings[2 * count] per receiver: DATA lines; of operations, then of messages
+ *         slots[count]    per receiver, on page boundaries
+ *         message slots[count] likewise
  */
 #ifndef RR_PAGE_H
 #define RR_PAGE_H
@@ -29,7 +31,7 @@
 #include "wire.h"
 
 #define RR_PAGE_MAGIC 0x45474150474e5252ull /* "RRNGPAGE" */
-#define RR_PAGE_VERSION 2                    /* raise on any change to this picture */
+#define RR_PAGE_VERSION 3                    /* raise on any change to this picture */
 #define RR_ENTRY_COUNT 16u                   /* operations back that can be told apart */
 #define RR_DESCRIPTOR_COUNT 64u              /* fits the low byte of an entry */
 #define RR_MAILBOX_LINE_BYTES 56u            /* payload beside the tag */
@@ -87,7 +89,8 @@ struct rr_layout {
 	uint32_t slot_count;
 	uint64_t slot_bytes;
 	uint64_t link_bytes; /* slots of one link */
-	uint64_t consumed, mailbox, mailbox_payload, rings, slots; /* offsets */
+	uint64_t message_bytes; /* of one that carries messages of two ranks */
+	uint64_t consumed, mailbox, mailbox_payload, rings, slots, message_slots; /* offsets */
 	uint64_t bytes;                                             /* of the whole segment */
 };
 
@@ -116,6 +119,11 @@ static inline struct rr_data *rr_page_ring(struct rr_page *page, const struct rr
 static inline uint8_t *rr_page_slots(struct rr_page *page, const struct rr_layout *layout, uint32_t receiver)
 {
 	return (uint8_t *)page + layout->slots + (uint64_t)receiver * layout->link_bytes;
+}
+
+static inline uint8_t *rr_page_message_slots(struct rr_page *page, const struct rr_layout *layout, uint32_t receiver)
+{
+	return (uint8_t *)page + layout->message_slots + (uint64_t)receiver * layout->message_bytes;
 }
 
 /* An entry tells op and descriptor by one store. */

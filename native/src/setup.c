@@ -45,15 +45,20 @@ static void choose_key(const struct rr_comm *comm, const struct rr_hello *hellos
 
 static rr_status open_near(struct rr_comm *comm, int32_t r)
 {
-	rr_status status = rr_link_shm_open(&comm->shm, r, true, comm->options.serial_start, &comm->engine.out[r]);
+	struct rr_link **ends[2][2] = {{&comm->engine.out[r], &comm->engine.in[r]},
+				       {&comm->message_out[r], &comm->message_in[r]}};
+	rr_status status = RR_OK;
 
-	if (status >= 0)
-		status = rr_link_shm_open(&comm->shm, r, false, comm->options.serial_start, &comm->engine.in[r]);
+	for (int messages = 0; messages < 2 && status >= 0; messages++) {
+		status = rr_link_shm_open(&comm->shm, r, true, messages, ends[messages][0]);
+		if (status >= 0)
+			status = rr_link_shm_open(&comm->shm, r, false, messages, ends[messages][1]);
+	}
 	comm->pages[r] = comm->shm.peers[r].page;
 	return status;
 }
 
-/* The local rank of the edge's lower rank: both ends take turns among the rails alike. */
+/* The local rank of the edge's lower rank: both ends take turns among the rails alike, and channels go on from there. */
 static uint32_t turn_of(const struct rr_comm *comm, int32_t r)
 {
 	int32_t lower = r < comm->rank ? r : comm->rank;
@@ -65,13 +70,14 @@ static uint32_t turn_of(const struct rr_comm *comm, int32_t r)
 }
 
 /* Both ends compute the same from the hellos. The reason tells why it is not verbs. */
-static bool match_rails(struct rr_comm *comm, const struct rr_hello *hellos, int32_t r, struct rr_rail_pair *pair)
+static bool match_rails(struct rr_comm *comm, const struct rr_hello *hellos, int32_t r, uint32_t channel,
+			struct rr_rail_pair *pair)
 {
 	const struct rr_hello *ours = &hellos[comm->rank], *theirs = &hellos[r];
 	char why[192] = "";
 
-	if (rr_rails_match(ours->rails, ours->rail_count, theirs->rails, theirs->rail_count, turn_of(comm, r), pair, why,
-			   sizeof(why)))
+	if (rr_rails_match(ours->rails, ours->rail_count, theirs->rails, theirs->rail_count, turn_of(comm, r) + channel,
+			   pair, why, sizeof(why)))
 		return true;
 	if (!ours->rail_count)
 		snprintf(comm->not_verbs[r], sizeof(comm->not_verbs[r]), "no RDMA: rank %d: %.150s", comm->rank, ours->rail_reason);
@@ -82,28 +88,41 @@ static bool match_rails(struct rr_comm *comm, const struct rr_hello *hellos, int
 	return false;
 }
 
-static rr_status open_far(struct rr_comm *comm, const struct rr_hello *hellos, int32_t r)
+/* One channel of an edge; the last carries messages, and comes up late: few ranks exchange any. */
+static rr_status open_channel(struct rr_comm *comm, const struct rr_hello *hellos, int32_t r, uint32_t channel)
 {
+	bool messages = channel == comm->options.channels;
+	size_t at = (size_t)channel * (size_t)comm->world + (size_t)r;
+	struct rr_link **out = messages ? &comm->message_out[r] : &comm->engine.out[at];
+	struct rr_link **in = messages ? &comm->message_in[r] : &comm->engine.in[at];
 	struct rr_rail_pair pair = {0};
 
-	comm->pages[r] = rr_far_page(comm->far, r);
 	if (comm->transport) {
 		uint64_t largest = comm->options.slot_bytes < RR_MAILBOX_BYTES ? RR_MAILBOX_BYTES : comm->options.slot_bytes;
-		return rr_link_message_open(comm->far, comm->transport, comm->rank, comm->world, r, largest, &comm->engine.out[r],
-					    &comm->engine.in[r]);
+		return rr_link_message_open(comm->far, comm->transport, comm->rank, comm->world, r, largest, messages, out, in);
 	}
 	rr_options options = comm->options;
-	options.slot_count = comm->far_slot_count;
-	if (match_rails(comm, hellos, r, &pair))
-		return rr_link_verbs_open(comm->far, comm->rank, r, &hellos[comm->rank].rails[pair.our_rail], &pair,
-					  &options, &comm->engine.out[r], &comm->engine.in[r]);
+	options.slot_count = messages ? comm->options.slot_count : comm->far_slot_count;
+	if (match_rails(comm, hellos, r, messages ? 0 : channel, &pair))
+		return rr_link_verbs_open(comm->far, comm->rank, r, &hellos[comm->rank].rails[pair.our_rail], &pair, &options,
+					  messages, out, in);
 	if (comm->options.require_rdma || !(comm->options.transports & RR_TRANSPORT_TCP)) {
 		rr_fail(RR_ERR_SETUP, "RDMA is required, and the edge to rank %d has none: %s", r, comm->not_verbs[r]);
 		strcpy(rr_error_here()->hint, "rdmaring doctor shows this machine's RDMA devices and what is wrong with them");
 		return RR_ERR_SETUP;
 	}
-	return rr_link_tcp_open(comm->far, r, comm->options.tcp_streams, comm->options.slot_bytes, &comm->engine.out[r],
-				&comm->engine.in[r]);
+	return rr_link_tcp_open(comm->far, r, messages ? 1 : comm->options.tcp_streams, comm->options.slot_bytes, messages, out,
+				in);
+}
+
+static rr_status open_far(struct rr_comm *comm, const struct rr_hello *hellos, int32_t r)
+{
+	rr_status status = RR_OK;
+
+	comm->pages[r] = rr_far_page(comm->far, r);
+	for (uint32_t channel = 0; channel <= comm->options.channels && status >= 0; channel++)
+		status = open_channel(comm, hellos, r, channel);
+	return status;
 }
 
 static rr_status open_links(struct rr_comm *comm, const struct rr_hello *hellos)
@@ -199,6 +218,7 @@ rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user)
 		goto free_both;
 	}
 	rr_hello_fill(own);
+	own->channels = (uint16_t)comm->options.channels;
 	status = rr_shm_prepare(comm->rank, comm->world, &comm->options, &comm->shm, own, &listener);
 	if (status >= 0)
 		status = find_transport(comm, own);

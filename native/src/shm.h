@@ -44,6 +44,7 @@ struct rr_shm {
 	int32_t count;  /* ranks on this node */
 	int32_t *index; /* [world] among them, or -1 */
 	struct rr_layout layout;
+	uint64_t serial_start; /* of every link's first transfer */
 	uint8_t token[RR_TOKEN_BYTES];
 	int bell; /* our own eventfd where this communicator has far ranks, else -1 */
 	struct rr_page *page; /* our own */

@@ -119,6 +119,8 @@ static rr_status make_segment(struct rr_shm *shm)
 	page->start_time = process_start_time();
 	page->created_ns = rr_now_ns();
 	memcpy(page->token, shm->token, sizeof(page->token));
+	for (uint32_t i = 0; i < 2 * shm->layout.count; i++) /* before any peer maps it: nothing was released yet */
+		rr_note64(&rr_page_consumed(page, &shm->layout, i)->value, shm->serial_start);
 	shm->page = page;
 	shm->peers[shm->rank].page = page;
 	rr_shm_bytes_add((int64_t)shm->layout.bytes);
@@ -354,6 +356,7 @@ rr_status rr_shm_prepare(int32_t rank, int32_t world, const rr_options *options,
 	shm->memfd = -1;
 	shm->bell = -1;
 	shm->cma_wanted = options->cma == 0;
+	shm->serial_start = options->serial_start;
 	shm->peers = calloc((size_t)world, sizeof(*shm->peers));
 	shm->index = calloc((size_t)world, sizeof(*shm->index));
 	if (!shm->peers || !shm->index)

@@ -154,7 +154,7 @@ static rr_status build(struct rr_sim *sim, const rr_plan_spec *plan_spec, const 
 		spec.schedule = schedules[r];
 		status = rr_plan_make(r, sim->world, sim->spec.slot_bytes, &spec, &sim->plans[r]);
 		if (status == RR_OK)
-			status = rr_engine_init(&sim->engines[r], r, sim->world);
+			status = rr_engine_init(&sim->engines[r], r, sim->world, 1);
 		if (status != RR_OK)
 			return status;
 		sim->engines[r].device = rr_sim_device_of(sim->devices, r);

@@ -51,9 +51,12 @@ static const struct rr_link_ops stream_ops = {
 	.tiny_peek = rr_stream_tiny_peek,
 };
 
-void rr_stream_edge_init(struct rr_stream_edge *edge, struct rr_far *far, int32_t peer, uint32_t streams,
-			 uint64_t slot_bytes, const struct rr_stream_io *io, const struct rr_link_ops *ops)
+rr_status rr_stream_edge_init(struct rr_stream_edge *edge, struct rr_far *far, int32_t peer, uint32_t streams,
+			      uint64_t slot_bytes, const struct rr_stream_io *io, const struct rr_link_ops *ops)
 {
+	edge->streams = calloc(streams, sizeof(*edge->streams));
+	if (!edge->streams)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a link to rank %d", peer);
 	edge->ops = stream_ops;
 	edge->ops.transport = ops->transport;
 	edge->ops.describe = ops->describe;
@@ -66,10 +69,11 @@ void rr_stream_edge_init(struct rr_stream_edge *edge, struct rr_far *far, int32_
 	edge->stream_count = streams;
 	edge->slot_bytes = slot_bytes;
 	edge->ends = 2;
-	for (uint32_t s = 0; s < RR_FAR_STREAMS_MAX; s++)
+	for (uint32_t s = 0; s < streams; s++)
 		edge->streams[s].socket = -1;
 	edge->out = (struct rr_stream_link){.link = {.ops = &edge->ops, .peer = peer, .kind = RR_LINK_STREAM}, .edge = edge};
 	edge->in = (struct rr_stream_link){.link = {.ops = &edge->ops, .peer = peer, .kind = RR_LINK_STREAM}, .edge = edge};
+	return RR_OK;
 }
 
 void rr_stream_edge_clear(struct rr_stream_edge *edge)
@@ -80,6 +84,7 @@ void rr_stream_edge_clear(struct rr_stream_edge *edge)
 			free(edge->streams[s].queue[i].staging);
 		}
 	}
+	free(edge->streams);
 	free(edge->bounce);
 	free(edge->tiny[0]);
 	free(edge->tiny[1]);

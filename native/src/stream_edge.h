@@ -91,9 +91,10 @@ struct rr_stream_edge {
 	const struct rr_stream_io *io;
 	struct rr_far *far;
 	int32_t peer;
+	uint32_t channel; /* of the edge; set when it is served */
 	uint32_t stream_count, ends; /* ends: links not closed yet */
 	uint64_t slot_bytes;
-	struct rr_stream streams[RR_FAR_STREAMS_MAX];
+	struct rr_stream *streams;
 	int lost_errno;
 	uint64_t lost_ns; /* when a stream ended; 0: never */
 	bool at_once;     /* why is known: nothing else is looked for */
@@ -118,8 +119,8 @@ static inline struct rr_stream_edge *rr_stream_edge_of(struct rr_link *link)
 
 /* stream_edge.c */
 /* Of a zeroed edge. ops: transport, describe, close, and progress if it has its own; the others are filled in. */
-void rr_stream_edge_init(struct rr_stream_edge *edge, struct rr_far *far, int32_t peer, uint32_t streams,
-			 uint64_t slot_bytes, const struct rr_stream_io *io, const struct rr_link_ops *ops);
+rr_status rr_stream_edge_init(struct rr_stream_edge *edge, struct rr_far *far, int32_t peer, uint32_t streams,
+			      uint64_t slot_bytes, const struct rr_stream_io *io, const struct rr_link_ops *ops);
 /* What the edge owns, but for its streams. */
 void rr_stream_edge_clear(struct rr_stream_edge *edge);
 void rr_stream_lose(struct rr_stream_edge *edge, int failed);

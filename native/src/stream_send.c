@@ -78,7 +78,7 @@ rr_status rr_stream_push(struct rr_link *link)
 	struct rr_stream_edge *edge = rr_stream_edge_of(link);
 
 	if (edge->streams[edge->stream_count - 1].socket < 0) { /* the last to be joined */
-		rr_status status = rr_far_want(edge->far, edge->peer);
+		rr_status status = rr_far_want(edge->far, edge->peer, edge->channel);
 		if (status < 0)
 			return status;
 	}

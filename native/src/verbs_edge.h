@@ -117,6 +117,8 @@ struct rr_verbs_edge {
 	const struct rr_verbs *verbs;
 	pid_t pid; /* of the process that opened it */
 	int32_t rank, peer;
+	uint32_t channel_number; /* `channel` below is the device's word for what tells of completions */
+	bool late; /* comes up only when one of the two ranks wants it */
 	struct rr_rail rail;
 	struct rr_rail_pair pair;
 	struct rr_qp_settings settings;

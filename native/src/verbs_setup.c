@@ -283,7 +283,7 @@ static rr_status send_message(struct rr_verbs_edge *edge, enum rr_verbs_message 
 	if (*sent)
 		return RR_OK;
 	fill_parameters(edge, kind, &message);
-	status = rr_far_send(edge->far, edge->peer, &message, sizeof(message));
+	status = rr_far_send(edge->far, edge->peer, edge->channel_number, &message, sizeof(message));
 	*sent = status == RR_OK;
 	return status;
 }
@@ -320,6 +320,8 @@ static void edge_up(void *user)
 {
 	struct rr_verbs_edge *edge = user;
 
+	if (edge->late && edge->state == RR_VERBS_COLD && !edge->theirs_known)
+		return;
 	if (!edge->failed && edge->state < RR_VERBS_UP)
 		advance(edge); /* an error is told by the next call that has a status */
 }
@@ -370,7 +372,7 @@ rr_status rr_verbs_join(struct rr_verbs_edge *edge)
 	if (rr_far_state(edge->far, edge->peer) == RR_EDGE_UP)
 		status = advance(edge);
 	else
-		status = rr_far_want(edge->far, edge->peer);
+		status = rr_far_want(edge->far, edge->peer, edge->channel_number);
 	if (status < 0)
 		return status;
 	return edge->state == RR_VERBS_UP ? RR_OK : RR_AGAIN;

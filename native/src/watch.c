@@ -110,8 +110,8 @@ static const char *transport_of(const struct rr_comm *comm, int32_t peer)
 static void sever_far(struct rr_comm *comm)
 {
 	for (int32_t r = 0; r < comm->world; r++) {
-		struct rr_link *links[2] = {comm->engine.out[r], comm->engine.in[r]};
-		for (int i = 0; i < 2; i++)
+		struct rr_link *links[4] = {comm->engine.out[r], comm->engine.in[r], comm->message_out[r], comm->message_in[r]};
+		for (int i = 0; i < 4; i++)
 			if (links[i] && links[i]->ops->sever)
 				links[i]->ops->sever(links[i]);
 	}

@@ -142,6 +142,7 @@ class Meeting:
             host_name=socket.gethostname()[:39].encode(),
             socket_name=bytes(byte ^ 0x5A for byte in token).hex().encode(),
             port=self.listener.getsockname()[1],
+            channels=1,
             address_count=len(addresses),
             addresses=b"".join(addresses),
             rail_reason=b"" if rails else b"the reference was told to use TCP",

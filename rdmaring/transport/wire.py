@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-WIRE_VERSION = 3
-PAGE_VERSION = 2
+WIRE_VERSION = 4
+PAGE_VERSION = 3
 ADDRESSES_MAX = 16
 RAILS_MAX = 8
 RAIL_GIDS_MAX = 4
@@ -107,7 +107,7 @@ HELLO = Layout(
     ("transport", "16s"),
     ("message", "256s"),
     ("port", "H"),
-    ("reserved", "H"),
+    ("channels", "H"),
     ("address_count", "I"),
     ("addresses", f"{ADDRESSES_MAX * ADDRESS.size}s"),
     ("rail_reason", "192s"),
