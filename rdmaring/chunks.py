@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from rdmaring.errors import ArgumentError
+from rdmaring.schedule.rows import chunk_begins
 
 LINE_BYTES = 64
 
@@ -16,15 +17,19 @@ def even(count: int, parts: int) -> list[int]:
     return [0, *accumulate(size + (part < longer) for part in range(parts))]
 
 
-def aligned(count: int, parts: int, element_bytes: int) -> list[int]:
-    """Offsets of ``parts`` nearly equal parts that begin on cache lines, so that no two ranks share one.
+def aligned(count: int, parts: int, element_bytes: int, weights: Sequence[int] | None = None) -> list[int]:
+    """Offsets of parts as long as ``weights`` say, that begin on cache lines, so that no two ranks share one.
 
-    Where parts would be smaller than a line, as :func:`even`.
+    weights: one a part, relative to each other; None: nearly equal parts. Where parts would be smaller than a line they
+    begin anywhere.
     """
     unit = max(1, LINE_BYTES // element_bytes)
     if count < unit * parts:
-        return even(count, parts)
-    return [count * part // parts // unit * unit for part in range(parts)] + [count]
+        if weights is None:
+            return even(count, parts)
+        unit = 1
+    begins = chunk_begins(parts, weights)
+    return [count * begin // begins[-1] // unit * unit for begin in begins[:-1]] + [count]
 
 
 def given(counts: Sequence[int], parts: int, count: int | None) -> list[int]:

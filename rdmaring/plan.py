@@ -19,7 +19,7 @@ from rdmaring.choice import (
     choose,
 )
 from rdmaring.errors import ArgumentError, ArgumentTypeError
-from rdmaring.schedule import ORDERED, Algorithm, Own, Schedule, ScheduleError, algorithms_of, generate
+from rdmaring.schedule import ORDERED, SHAPED, Algorithm, Own, Schedule, ScheduleError, algorithms_of, generate
 from rdmaring.schedule.encode import encode_rank
 from rdmaring.schedule.own_rows import proven
 
@@ -32,17 +32,24 @@ REDUCING = frozenset(("all_reduce", "reduce_scatter", "reduce"))
 
 @lru_cache(maxsize=256)
 def _schedule(
-    collective: str, algorithm: str, world: int, root: int | None, rank: int, order: tuple[int, ...] | None
-) -> tuple[Any, int, int]:
-    """This rank's rows in native form, the chunk count, and how many scratch cells they use."""
-    return _native_rows(generate(collective, algorithm, world, root, order), rank)
+    collective: str,
+    algorithm: str,
+    world: int,
+    root: int | None,
+    rank: int,
+    order: tuple[int, ...] | None,
+    nodes: tuple[int, ...] | None,
+) -> tuple[Any, Schedule]:
+    """This rank's rows in native form, and the schedule they are of."""
+    schedule = generate(collective, algorithm, world, root, order, nodes)
+    return _native_rows(schedule, rank), schedule
 
 
-def _native_rows(schedule: Schedule, rank: int) -> tuple[Any, int, int]:
+def _native_rows(schedule: Schedule, rank: int) -> Any:
     encoded = encode_rank(schedule, rank)
     out = ffi.new("rr_schedule **")
     check(lib.rr_schedule_decode(encoded, len(encoded), rank, out))
-    return ffi.gc(out[0], lib.rr_schedule_free), schedule.chunk_count, schedule.scratch_cells
+    return ffi.gc(out[0], lib.rr_schedule_free)
 
 
 @dataclass(frozen=True)
@@ -95,12 +102,13 @@ def choice_of(shape: Shape, world: int, nodes: int) -> Choice:
     return choose(shape.collective, shape.count * shape.element_bytes, world, nodes)
 
 
-def _offsets(shape: Shape, chunk_count: int) -> Sequence[int]:
+def _offsets(shape: Shape, schedule: Schedule) -> Sequence[int]:
+    chunk_count = schedule.chunk_count
     if shape.offsets is not None and len(shape.offsets) == chunk_count + 1:
         return shape.offsets
     if shape.collective in ("reduce_scatter", "all_gather"):
         return chunks.even(shape.count, chunk_count)
-    return chunks.aligned(shape.count, chunk_count, shape.element_bytes)
+    return chunks.aligned(shape.count, chunk_count, shape.element_bytes, schedule.weights)
 
 
 def _one_chunk_a_row(schedule: Schedule, world: int) -> bool:
@@ -129,20 +137,22 @@ class NativePlan:
         try:
             if schedule is None and shape.algorithm is not None and not isinstance(shape.algorithm, str):
                 schedule = proven(shape.algorithm, collective, comm.size, shape.root)
+            built_in = schedule is None
             if schedule is None:
                 choice = choice_of(shape, comm.size, comm.node_count)
                 order = comm._order if choice.algorithm in ORDERED else None
-                rows, chunk_count, cells = _schedule(
-                    collective, choice.algorithm, comm.size, shape.root, comm.rank, order
+                nodes = comm._nodes if choice.algorithm in SHAPED else None
+                rows, schedule = _schedule(
+                    collective, choice.algorithm, comm.size, shape.root, comm.rank, order, nodes
                 )
             else:
                 choice = Choice(schedule.algorithm, False, SLICE_BYTES, "the caller's schedule")
-                rows, chunk_count, cells = _native_rows(schedule, comm.rank)
+                rows = _native_rows(schedule, comm.rank)
         except ScheduleError as error:
             raise ArgumentError(str(error)) from None
         self.shape = shape
         self.choice = choice
-        self.offsets = list(_offsets(shape, chunk_count))
+        self.offsets = list(_offsets(shape, schedule))
         spec = ffi.new("rr_plan_spec *")
         table = ffi.new("uint64_t[]", self.offsets)
         spec.collective = COLLECTIVE_CODE[shape.collective]
@@ -157,7 +167,7 @@ class NativePlan:
         spec.mailbox = choice.mailbox
         spec.algorithm = choice.algorithm.encode()
         # Rounds cut chunks; a row of several chunks lies in its cell as a whole.
-        if cells and not choice.mailbox and (schedule is None or _one_chunk_a_row(schedule, comm.size)):
+        if schedule.scratch_cells and not choice.mailbox and (built_in or _one_chunk_a_row(schedule, comm.size)):
             largest = max(after - before for before, after in zip(self.offsets, self.offsets[1:], strict=False))
             spec.round_count = max(1, -(-largest * shape.element_bytes // SCRATCH_CELL_BYTES))
         out = ffi.new("rr_plan **")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rdmaring.schedule import binomial, biring, direct, doubling, halving, naive, ring, tree
+from rdmaring.schedule import binomial, biring, direct, doubling, halving, hierarchical, naive, ring, tree
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.deps import with_after
 from rdmaring.schedule.order import check_order, in_order
@@ -28,6 +28,7 @@ from rdmaring.schedule.rows import (
 __all__ = [
     "ALGORITHMS",
     "ORDERED",
+    "SHAPED",
     "After",
     "Algorithm",
     "Buffer",
@@ -57,6 +58,8 @@ ALGORITHMS: dict[tuple[str, str], Callable[[int, int | None], Recipe]] = {
     ("all_reduce", "halving"): halving.all_reduce,
     ("all_reduce", "direct"): direct.all_reduce,
     ("all_reduce", "direct1"): direct.all_reduce_one_shot,
+    ("all_reduce", "hierarchical"): lambda world, _: hierarchical.all_reduce((0,) * world),
+    ("all_reduce", "hierarchical-ring"): lambda world, _: hierarchical.all_reduce_ring((0,) * world),
     ("all_reduce", "naive"): naive.all_reduce,
     ("reduce_scatter", "ring"): ring.reduce_scatter,
     ("reduce_scatter", "halving"): halving.reduce_scatter,
@@ -76,6 +79,11 @@ ALGORITHMS: dict[tuple[str, str], Callable[[int, int | None], Recipe]] = {
 }
 
 ORDERED = frozenset({"ring", "biring"})  # algorithms whose ranks stand in a ring
+# algorithms whose rows depend on which ranks share a node; above they stand as for one node
+SHAPED: dict[str, Callable[[Sequence[int]], Recipe]] = {
+    "hierarchical": hierarchical.all_reduce,
+    "hierarchical-ring": hierarchical.all_reduce_ring,
+}
 
 
 def algorithms_of(collective: str) -> tuple[str, ...]:
@@ -90,14 +98,17 @@ def generate(
     world: int,
     root: int | None = None,
     order: Sequence[int] | None = None,
+    nodes: Sequence[int] | None = None,
 ) -> Schedule:
     """The schedule of a built-in algorithm; rows are made when asked for, one rank at a time.
 
     root: the rank for broadcast and reduce; None for the other collectives.
     order: the ranks as the ring visits them, each once; only algorithms in ORDERED have one. None: 0, 1, ..., N - 1.
+    nodes: the node of each rank, by any numbers that are equal on equal nodes; only algorithms in SHAPED have them. None:
+        one node.
 
     Raises:
-        ScheduleError: no such collective or algorithm, or world, root or order do not fit.
+        ScheduleError: no such collective or algorithm, or world, root, order or nodes do not fit.
     """
     found = collective_named(collective)
     make = ALGORITHMS.get((found.name, algorithm))
@@ -115,11 +126,14 @@ def generate(
         if algorithm not in ORDERED:
             raise ScheduleError(f"{algorithm} visits no ring; order is taken by {', '.join(sorted(ORDERED))}")
         turned = check_order(order, world)
-    if turned is None:
+    shape = _check_nodes(nodes, algorithm, world)
+    if shape is not None:
+        recipe = SHAPED[algorithm](shape)
+    elif turned is None:
         recipe = make(world, root)
     else:
         recipe = in_order(make(world, None if root is None else turned.index(root)), turned)
-    ring = "" if turned is None else f"/{','.join(map(str, turned))}"
+    more = "".join(f"/{name}{','.join(map(str, each))}" for name, each in (("", turned), ("nodes=", shape)) if each)
     return Schedule(
         collective=found.name,
         algorithm=algorithm,
@@ -129,7 +143,20 @@ def generate(
         step_count=recipe.step_count,
         window=recipe.window,
         scratch_cells=recipe.scratch_cells,
-        identity=identity_of(f"{found.name}/{algorithm}/{VERSION}/{world}/{root}{ring}"),
+        identity=identity_of(f"{found.name}/{algorithm}/{VERSION}/{world}/{root}{more}"),
         make_rows=lambda rank: with_after(recipe.rows(rank)),
         make_sent=recipe.sent,
+        weights=recipe.weights,
     )
+
+
+def _check_nodes(nodes: Sequence[int] | None, algorithm: str, world: int) -> tuple[int, ...] | None:
+    """The nodes numbered in the order of their first ranks, so that equal shapes are equal. None: one node."""
+    if nodes is None:
+        return None
+    if algorithm not in SHAPED:
+        raise ScheduleError(f"{algorithm} knows no nodes; nodes are taken by {', '.join(SHAPED)}")
+    if len(nodes) != world:
+        raise ScheduleError(f"nodes must name one node for each of {world} ranks, not {len(nodes)}")
+    numbers = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
+    return tuple(numbers[node] for node in nodes) if len(numbers) > 1 else None

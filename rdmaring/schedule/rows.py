@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from fractions import Fraction
+from itertools import accumulate
 from typing import NamedTuple
 
 WORLD_MAX = 1 << 20  # ranks; bounds what a file may claim before it is believed
@@ -135,14 +136,17 @@ class Recipe:
     window: int  # rows open at once that suffice for progress with one credit a link
     scratch_cells: int
     rows: Callable[[int], Sequence[Row]]  # of one rank
-    sent: Callable[[int], Fraction]  # by one rank, as a fraction of the vector in equal chunks
+    sent: Callable[[int], Fraction]  # by one rank, as a fraction of the vector
+    weights: tuple[int, ...] | None = None  # how long the chunks are, relative to each other; None: all alike
 
 
 @dataclass(frozen=True)
 class Schedule:
     """All ranks' rows for one collective and algorithm, made one rank at a time.
 
-    ``identity`` is a 64-bit number that equal schedules share; ranks compare it before they run.
+    ``identity`` is a 64-bit number that equal schedules share; ranks compare it before they run. ``weights`` say how long
+    the algorithm wants its chunks, relative to each other (None: all alike); it is right with any others, too, so they are
+    not kept in files.
     """
 
     collective: str
@@ -156,6 +160,7 @@ class Schedule:
     identity: int
     make_rows: Callable[[int], tuple[Row, ...]] = field(repr=False, compare=False)
     make_sent: Callable[[int], Fraction] = field(repr=False, compare=False)
+    weights: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
     _cache: dict[int, tuple[Row, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def rows(self, rank: int) -> tuple[Row, ...]:
@@ -167,7 +172,7 @@ class Schedule:
         return self._cache[rank]
 
     def sent(self, rank: int) -> Fraction:
-        """What the algorithm says ``rank`` sends, as a fraction of the vector in equal chunks."""
+        """What the algorithm says ``rank`` sends, as a fraction of the vector in chunks by ``weights``."""
         return self.make_sent(rank)
 
 
@@ -177,7 +182,13 @@ def identity_of(text: str | bytes) -> int:
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
 
 
-def sent_by_rows(rows: Sequence[Row], chunk_count: int) -> Fraction:
-    """What the rows of one rank send, as a fraction of the vector in equal chunks."""
-    chunks = sum((row.chunk_end - row.chunk_begin) * len(row.sends) for row in rows)
-    return Fraction(chunks, chunk_count)
+def sent_by_rows(rows: Sequence[Row], chunk_count: int, weights: Sequence[int] | None = None) -> Fraction:
+    """What the rows of one rank send, as a fraction of the vector in chunks by ``weights``; None: equal ones."""
+    begins = chunk_begins(chunk_count, weights)
+    sent = sum((begins[row.chunk_end] - begins[row.chunk_begin]) * len(row.sends) for row in rows)
+    return Fraction(sent, begins[-1])
+
+
+def chunk_begins(chunk_count: int, weights: Sequence[int] | None) -> Sequence[int]:
+    """Where chunks begin, and the last one ends, in units of ``weights``."""
+    return range(chunk_count + 1) if weights is None else [0, *accumulate(weights)]

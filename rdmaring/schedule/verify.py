@@ -32,13 +32,14 @@ from rdmaring.schedule.rows import (
     Row,
     Schedule,
     ScheduleError,
+    chunk_begins,
     sent_by_rows,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What verification found; fractions are of the vector in equal chunks."""
+    """What verification found; fractions are of the vector in chunks by the schedule's weights."""
 
     row_count: int  # of all ranks
     transfer_count: int  # of all links
@@ -68,9 +69,10 @@ def verify(schedule: Schedule, *, in_place: bool | None = None) -> Proof:
     round_count, pattern = ROUNDS
     rounds = in_rounds(tables, round_count, schedule.chunk_count, schedule.scratch_cells)
     check_progress(rounds, schedule.window, pattern)
-    link_chunks = [
+    begins = chunk_begins(schedule.chunk_count, schedule.weights)
+    carried = [
         sum(
-            tables[sender.rank][sender.row].chunk_end - tables[sender.rank][sender.row].chunk_begin
+            begins[tables[sender.rank][sender.row].chunk_end] - begins[tables[sender.rank][sender.row].chunk_begin]
             for sender, _ in pairs
         )
         for pairs in matching.transfers.values()
@@ -78,8 +80,8 @@ def verify(schedule: Schedule, *, in_place: bool | None = None) -> Proof:
     return Proof(
         row_count=sum(map(len, tables)),
         transfer_count=sum(map(len, matching.transfers.values())),
-        sent=tuple(sent_by_rows(rows, schedule.chunk_count) for rows in tables),
-        busiest_link=Fraction(max(link_chunks, default=0), schedule.chunk_count),
+        sent=tuple(sent_by_rows(rows, schedule.chunk_count, schedule.weights) for rows in tables),
+        busiest_link=Fraction(max(carried, default=0), begins[-1]),
         orders=tuple(map(orders.text, results)),
     )
 
@@ -94,6 +96,9 @@ def check_header(schedule: Schedule) -> Collective:
         collective.per_rank_chunks and schedule.chunk_count != world
     ):
         raise ScheduleError(f"{collective.name} cannot have {schedule.chunk_count} chunks for {world} ranks")
+    weights = schedule.weights
+    if weights is not None and (len(weights) != schedule.chunk_count or min(weights) < 1):
+        raise ScheduleError(f"{schedule.chunk_count} chunks need as many weights >= 1, not {weights}")
     if schedule.window < WINDOW_MIN:
         raise ScheduleError(f"window must be {WINDOW_MIN} or more, not {schedule.window}")
     return collective
@@ -153,7 +158,7 @@ def _check_declared(schedule: Schedule, tables: Sequence[Sequence[Row]]) -> None
     if used != schedule.step_count:
         raise ScheduleError(f"declares {schedule.step_count} steps, but takes {used}")
     for rank, rows in enumerate(tables):
-        sent = sent_by_rows(rows, schedule.chunk_count)
+        sent = sent_by_rows(rows, schedule.chunk_count, schedule.weights)
         if sent != schedule.sent(rank):
             raise ScheduleError(
                 f"declares to send {schedule.sent(rank)} of the vector, but sends {sent}", rank=rank
