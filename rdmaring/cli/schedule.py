@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rdmaring.schedule import ORDERED, Schedule, ScheduleError, algorithms_of, generate
+from rdmaring.schedule import ORDERED, SHAPED, Schedule, ScheduleError, algorithms_of, generate
 from rdmaring.schedule.collectives import COLLECTIVES
 from rdmaring.schedule.encode import decode_file, encode_file
 from rdmaring.schedule.show import as_dict, render
@@ -22,6 +22,7 @@ Examples:
   rdmaring schedule direct -n 4 --collective reduce_scatter --rank 0
   rdmaring schedule ring -n 4 --collective broadcast --root 2
   rdmaring schedule ring -n 4 --order 0,2,1,3          a ring that visits the ranks in this order
+  rdmaring schedule hierarchical -n 8 --nodes-of 4     on nodes of four ranks; --nodes 2,3: on one of two and one of three
   rdmaring schedule ring -n 8 --save ring8.rrs         what rr_schedule_load() reads
   rdmaring schedule --load ring8.rrs                   prints and proves a saved one
   rdmaring schedule ring -n 64 --rank 0 --no-verify    of many ranks one, at once
@@ -43,6 +44,8 @@ Exit code: 0; 1 if a schedule is wrong or a file cannot be read or written; 2 fo
 )
 @click.option("--root", type=int, help="Of broadcast and reduce; default 0.")
 @click.option("--order", metavar="RANK,...", help="The ranks as the ring visits them; default 0,1,2,...")
+@click.option("--nodes-of", type=click.IntRange(1, 1 << 20), metavar="K", help="Ranks a node; the last has the rest.")
+@click.option("--nodes", metavar="SIZE,...", help="Ranks of each node, one after another; default one node.")
 @click.option("--rank", "shown", type=int, multiple=True, help="Print this rank only; may be repeated.")
 @click.option(
     "--verify/--no-verify", "proving", default=True, show_default=True, help="Prove it for all ranks."
@@ -72,6 +75,8 @@ def command(
     collective: str,
     root: int | None,
     order: str | None,
+    nodes_of: int | None,
+    nodes: str | None,
     shown: tuple[int, ...],
     proving: bool,
     target: Path | None,
@@ -88,11 +93,10 @@ def command(
         click.echo(json.dumps(_algorithms(), indent=2) if json_wanted else _list_text())
         return 0
     try:
-        schedule = (
-            _load(ctx, source, algorithm)
-            if source is not None
-            else _make(algorithm, ranks, collective, root, order)
-        )
+        if source is not None:
+            schedule = _load(ctx, source, algorithm)
+        else:
+            schedule = _make(algorithm, ranks, collective, root, order, _sizes(algorithm, ranks, nodes_of, nodes))
         for rank in shown:
             if not 0 <= rank < schedule.world:
                 raise click.BadParameter(
@@ -155,7 +159,12 @@ def _range_text(values: Sequence[Fraction]) -> str:
 
 
 def _make(
-    algorithm: str | None, ranks: int | None, collective: str, root: int | None, order: str | None
+    algorithm: str | None,
+    ranks: int | None,
+    collective: str,
+    root: int | None,
+    order: str | None,
+    sizes: list[int] | None,
 ) -> Schedule:
     """A built-in one; what does not fit is wrong usage."""
     accepted = algorithms_of(collective)
@@ -178,7 +187,30 @@ def _make(
     if root is not None and not 0 <= root < ranks:
         raise click.BadParameter(f"{root} is no rank; accepted are 0..{ranks - 1}", param_hint="--root")
     visits = None if order is None else _order(algorithm, ranks, order)
-    return generate(collective, algorithm, ranks, (root or 0) if rooted else None, visits)
+    nodes = None if sizes is None else [node for node, size in enumerate(sizes) for _ in range(size)]
+    return generate(collective, algorithm, ranks, (root or 0) if rooted else None, visits, nodes)
+
+
+def _sizes(algorithm: str | None, ranks: int | None, nodes_of: int | None, text: str | None) -> list[int] | None:
+    """How many ranks each node has; None: not asked for."""
+    option = "--nodes" if text is not None else "--nodes-of"
+    if text is None and nodes_of is None:
+        return None
+    if text is not None and nodes_of is not None:
+        raise click.UsageError("--nodes and --nodes-of say the same; give one of them")
+    if algorithm is not None and algorithm not in SHAPED:
+        raise click.BadParameter(f"{algorithm} knows no nodes; accepted with {', '.join(SHAPED)}", param_hint=option)
+    if ranks is None:
+        raise click.UsageError("-n is missing: the number of ranks, such as -n 8")
+    if nodes_of is not None:
+        return [nodes_of] * (ranks // nodes_of) + [ranks % nodes_of] * (ranks % nodes_of > 0)
+    assert text is not None
+    sizes = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
+    if min(sizes) < 1 or sum(sizes) != ranks:
+        raise click.BadParameter(
+            f"{text!r}; accepted are numbers >= 1 that add up to {ranks} ranks, such as 2,3 for 5", param_hint=option
+        )
+    return sizes
 
 
 def _order(algorithm: str, ranks: int, text: str) -> list[int]:
@@ -196,10 +228,10 @@ def _order(algorithm: str, ranks: int, text: str) -> list[int]:
 
 def _load(ctx: click.Context, source: Path, algorithm: str | None) -> Schedule:
     """A saved one: it says itself what it is."""
-    given = [name for name in ("ranks", "collective", "root", "order") if _from_user(ctx, name)]
+    given = [name for name in ("ranks", "collective", "root", "order", "nodes_of", "nodes") if _from_user(ctx, name)]
     if algorithm is not None or given:
         named = ["ALGORITHM"] * (algorithm is not None) + [
-            "-n" if name == "ranks" else f"--{name}" for name in given
+            "-n" if name == "ranks" else f"--{name.replace('_', '-')}" for name in given
         ]
         raise click.UsageError(f"{', '.join(named)} with --load: the file says what it holds; leave it out")
     return decode_file(source.read_bytes())

@@ -197,3 +197,36 @@ def test_orders_that_do_not_fit(run: Callable[..., Outcome], arguments: tuple[st
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())
+
+
+def test_nodes_by_size_and_by_sizes(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    saved = tmp_path / "nodes.rrs"
+    code, out, err = run("hierarchical", "-n", "8", "--nodes-of", "4", "--save", str(saved))
+    assert (code, err) == (0, "")
+    wanted = generate("all_reduce", "hierarchical", 8, nodes=[0, 0, 0, 0, 1, 1, 1, 1])
+    assert "proven for 8 ranks" in out and f"identity {wanted.identity:016x}" in out
+    assert saved.read_bytes() == encode_file(wanted)
+    uneven = generate("all_reduce", "hierarchical-ring", 7, nodes=[0, 0, 0, 1, 1, 1, 2])
+    for option, value in (("--nodes-of", "3"), ("--nodes", "3,3,1")):
+        code, out, err = run("hierarchical-ring", "-n", "7", option, value)
+        assert (code, err) == (0, "")
+        assert f"identity {uneven.identity:016x}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("hierarchical", "-n", "5", "--nodes", "2,2"), "'2,2'; accepted are numbers >= 1 that add up to 5 ranks"),
+        (("hierarchical", "-n", "5", "--nodes", "5,0"), "'5,0'; accepted are numbers >= 1 that add up to 5 ranks"),
+        (("hierarchical", "-n", "5", "--nodes", "two,3"), "'two,3'; accepted are numbers >= 1"),
+        (("hierarchical", "-n", "5", "--nodes-of", "0"), "--nodes-of"),
+        (("hierarchical", "--nodes-of", "2"), "-n is missing"),
+        (("hierarchical", "-n", "5", "--nodes-of", "2", "--nodes", "2,3"), "give one of them"),
+        (("direct", "-n", "4", "--nodes-of", "2"), "direct knows no nodes; accepted with hierarchical"),
+        (("--load", "x", "--nodes-of", "2"), "--nodes-of with --load"),
+    ],
+)
+def test_nodes_that_do_not_fit(run: Callable[..., Outcome], arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())

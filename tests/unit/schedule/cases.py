@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from rdmaring.schedule import ALGORITHMS, ORDERED, Row, Schedule, generate
+from rdmaring.schedule import ALGORITHMS, ORDERED, SHAPED, Row, Schedule, generate
 from rdmaring.schedule.collectives import COLLECTIVES
 
-NAMES = sorted(ALGORITHMS)
+NAMES = sorted(name for name in ALGORITHMS if name[1] not in SHAPED)  # those have shapes.py
 
 
 def roots_of(collective: str, world: int) -> Sequence[int | None]:
