@@ -22,7 +22,7 @@ Examples:
   rdmaring schedule direct -n 4 --collective reduce_scatter --rank 0
   rdmaring schedule ring -n 4 --collective broadcast --root 2
   rdmaring schedule ring -n 4 --order 0,2,1,3          a ring that visits the ranks in this order
-  rdmaring schedule hierarchical -n 8 --nodes-of 4     on nodes of four ranks; --nodes 2,3: on one of two and one of three
+  rdmaring schedule hierarchical -n 8 --nodes-of 4     four ranks a node; --nodes 2,3: nodes of two and three
   rdmaring schedule ring -n 8 --save ring8.rrs         what rr_schedule_load() reads
   rdmaring schedule --load ring8.rrs                   prints and proves a saved one
   rdmaring schedule ring -n 64 --rank 0 --no-verify    of many ranks one, at once

@@ -104,8 +104,8 @@ def generate(
 
     root: the rank for broadcast and reduce; None for the other collectives.
     order: the ranks as the ring visits them, each once; only algorithms in ORDERED have one. None: 0, 1, ..., N - 1.
-    nodes: the node of each rank, by any numbers that are equal on equal nodes; only algorithms in SHAPED have them. None:
-        one node.
+    nodes: the node of each rank, by any numbers that are equal on equal nodes; only algorithms in SHAPED have them.
+        None: one node.
 
     Raises:
         ScheduleError: no such collective or algorithm, or world, root, order or nodes do not fit.

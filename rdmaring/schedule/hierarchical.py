@@ -1,20 +1,20 @@
 """Hierarchical all-reduce: inside every node, then between the nodes on every rail at once, then inside again.
 
-Inside a node each rank owns an equal part of the vector: it gets that part from its neighbours, adds it up, and hands
-the result out at the end. Between nodes, the ranks that own the same bytes all-reduce the sums of their nodes. So the k-th
-rank of every node works with the k-th of all others, all rails are busy, and what crosses between two nodes crosses once a
-node instead of once a rank.
+Inside a node each rank owns an equal part of the vector: its neighbours send it that part of theirs, it adds them up,
+and at the end it hands the result out. Between nodes, the ranks that own the same bytes all-reduce the sums of their
+nodes. So the k-th rank of every node works with the k-th of the others, all rails are busy, and a node sends one sum
+instead of one vector a rank.
 
 Nodes of different sizes cut the vector at different places. The grid of chunks is the common refinement of all cuts: a
-piece between two neighbouring cuts has one owner on every node, and these exchange it. Pieces are not equally
-long, which the recipe's weights say. Where a piece is shared between the nodes, it is cut once more, in one part a node.
+piece between two neighbouring cuts has one owner on every node, and these exchange it. Pieces are not all equally long;
+the recipe's weights say how long. Where the nodes share the work on a piece, it is cut once more, in one part a node.
 
-Between nodes there are three ways. Two nodes: each sends the other its sum, one hop; what each sends is what
-any other way would send. To NODES_DIRECT_MAX nodes: part t of a piece goes to node t, which adds all up and sends the result to
-all, two hops. More nodes: a ring of nodes.
+There are three ways between nodes. Two nodes: each sends the other its sum, one hop, and no more bytes than any other
+way. Up to NODES_DIRECT_MAX nodes: part t of a piece goes to node t, which adds all up and sends the result to all, two
+hops. More nodes: a ring of nodes.
 
-Sums are added in the order of ranks inside the node, then in the order of nodes: the same for every element, so that bits
-do not depend on where the vector is cut; but the ring of nodes begins part t at node t + 1.
+Sums are added in the order of ranks inside the node, then in the order of nodes: the same for every element, so that
+bits do not depend on where the vector is cut; but the ring of nodes begins part t at node t + 1.
 """
 
 from __future__ import annotations
@@ -313,8 +313,8 @@ def all_reduce(nodes: Sequence[int]) -> Recipe:
 
     nodes: the node of each rank; any numbers, equal on equal nodes.
 
-    The window holds every row that sends into the node, so that each rank consumes what its neighbours wait to send, and
-    what is to be received from other nodes beside them.
+    The window holds every row that sends into the node, so that each rank consumes what its neighbours wait to send,
+    and beside them what is to be received from other nodes.
     """
     count = len(set(nodes))
     if count > NODES_DIRECT_MAX:

@@ -144,9 +144,9 @@ class Recipe:
 class Schedule:
     """All ranks' rows for one collective and algorithm, made one rank at a time.
 
-    ``identity`` is a 64-bit number that equal schedules share; ranks compare it before they run. ``weights`` say how long
-    the algorithm wants its chunks, relative to each other (None: all alike); it is right with any others, too, so they are
-    not kept in files.
+    ``identity`` is a 64-bit number that equal schedules share; ranks compare it before they run. ``weights`` say
+    how long the algorithm wants its chunks, relative to each other (None: all alike); it is right with any others, too,
+    so files do not keep them.
     """
 
     collective: str
