@@ -7,8 +7,8 @@ node, level `far` what joins nodes; ranks of a node share its rails. docs/SIMULA
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 SLICE_BYTES = 256 << 10
 
@@ -100,3 +100,58 @@ class Shape:
     def of_ranks(cls, node_of_rank: Sequence[Hashable]) -> Shape:
         """From each rank's node, as `generate(nodes=)` takes it."""
         return cls.of_sizes(tuple(Counter(node_of_rank).values()))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes with ranks, and what is not as it should be. Ranks are numbered node by node.
+
+    slow_links: (rank, rank) -> how many times longer a byte takes between the two, in both directions.
+    stragglers: rank -> how many times longer everything takes that it does itself: work, and sending.
+    jitter: a slice's latency is multiplied by 1 + jitter * x, x drawn from the exponential distribution of mean 1.
+    """
+
+    costs: Costs
+    sizes: tuple[int, ...]
+    slow_links: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+    jitter: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        ranks = Shape.of_sizes(self.sizes).ranks
+        named = [*self.stragglers, *(rank for link in self.slow_links for rank in link)]
+        for rank in named:
+            if not 0 <= rank < ranks:
+                raise ValueError(f"rank {rank} is slow, but ranks are 0..{ranks - 1}")
+        for factor in (*self.slow_links.values(), *self.stragglers.values()):
+            _check_at_least("factor", factor, 0.0)
+        _check_at_least("jitter", self.jitter, 0.0)
+
+    @classmethod
+    def even(cls, costs: Costs, ranks: int, ranks_per_node: int) -> Cluster:
+        """Nodes of equal size; the last has what remains."""
+        shape = Shape.even(ranks, ranks_per_node)
+        last = ranks - (shape.nodes - 1) * min(ranks_per_node, ranks)
+        return cls(costs, (ranks_per_node,) * (shape.nodes - 1) + (last,))
+
+    @property
+    def shape(self) -> Shape:
+        return Shape.of_sizes(self.sizes)
+
+    @property
+    def regular(self) -> bool:
+        """Nothing is slow, and nothing random: what closed forms assume."""
+        return not (self.slow_links or self.stragglers or self.jitter)
+
+    def node_of_rank(self) -> list[int]:
+        return [node for node, size in enumerate(self.sizes) for _ in range(size)]
+
+    def rail_of_rank(self, channel: int = 0) -> list[int]:
+        """Of each rank, a number that it shares with those that use the same rail of the same node."""
+        rails = self.costs.rails
+        return [
+            node * rails + (place + channel) % rails
+            for node, size in enumerate(self.sizes)
+            for place in range(size)
+        ]

@@ -1,0 +1,240 @@
+"""The event simulator: any schedule, one event after another in the order of time.
+
+A slice of a row passes through a rank's processor when all it needs is there, then queues at its sender's port and at
+its receiver's, first in, first out. The model is that of docs/SIMULATE.md.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import deque
+from dataclasses import dataclass
+
+from rdmaring.schedule.cluster import Cluster
+from rdmaring.schedule.simulate_table import Node, Table
+
+DONE, ARRIVED, AT_PORT, RETIRED = range(4)
+
+Port = tuple[str, int]  # a rank's own, or a rail
+NO_PORT: Port = ("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """seconds: when the last rank is done. finished: of each rank. work, sent: seconds and bytes of each rank."""
+
+    seconds: float
+    finished: tuple[float, ...]
+    work: tuple[float, ...]
+    sent: tuple[float, ...]
+    merged: int  # slices of the engine that were simulated as one
+
+
+def slice_counts(table: Table, nbytes: float, slice_bytes: int) -> list[int]:
+    """Of each row."""
+    return [max(1, math.ceil(nbytes * (node.end - node.begin) / slice_bytes - 1e-9)) for node in table.nodes]
+
+
+class EventRun:
+    """One run; times in seconds."""
+
+    def __init__(self, table: Table, nbytes: float, cluster: Cluster, merged: int = 1) -> None:
+        costs = cluster.costs
+        self.table, self.costs, self.merged = table, costs, merged
+        self.slices = slice_counts(table, nbytes, costs.slice_bytes * merged)
+        nodes = table.nodes
+        self.size = [nbytes * (node.end - node.begin) / count for node, count in zip(nodes, self.slices, strict=True)]
+        self.home = cluster.node_of_rank()
+        self.rails = [cluster.rail_of_rank(channel) for channel in range(costs.rails)]
+        self.factor = [cluster.stragglers.get(rank, 1.0) for rank in range(table.world)]
+        self.slow = {**cluster.slow_links, **{(b, a): factor for (a, b), factor in cluster.slow_links.items()}}
+        self.jitter = cluster.jitter
+        self.random = random.Random(cluster.seed)
+        self.work = [self._work(node, size) for node, size in zip(nodes, self.size, strict=True)]
+        self.users: list[list[int]] = [[] for _ in nodes]  # rows that need a row
+        for number, node in enumerate(nodes):
+            for need in node.needs:
+                self.users[need.row].append(number)
+        self.got = [[0] * count for count in self.slices]
+        self.issued = [0] * len(nodes)
+        self.done = [0] * len(nodes)
+        self.left = [0] * len(nodes)  # slices whose sends have left
+        self.head = list(table.first[:-1])
+        world = table.world
+        self.ready: list[deque[tuple[int, int]]] = [deque() for _ in range(world)]
+        self.busy = [False] * world
+        self.free = [costs.processors_per_node or size for size in cluster.sizes]
+        self.waiting: list[deque[int]] = [deque() for _ in cluster.sizes]
+        self.out_free: dict[Port, float] = {}
+        self.in_free: dict[Port, float] = {}
+        self.link_at: dict[tuple[int, int], float] = {}
+        self.finished = [0.0] * world
+        self.worked = [0.0] * world
+        self.sent = [0.0] * world
+        self.heap: list[tuple[float, int, int, int, int, float, Port]] = []
+        self.count = 0
+
+    def _work(self, node: Node, size: float) -> float:
+        """Of the processor, for one slice."""
+        costs = self.costs
+        cpu = sum(
+            (costs.near if self.home[node.rank] == self.home[target.rank] else costs.far).cpu_s_per_byte
+            for target in node.sends
+        )
+        messages = max(1, node.receives, len(node.sends)) * self.merged
+        work = costs.slice_s * messages + size * (node.adds * costs.reduce_s_per_byte + cpu)
+        return work * self.factor[node.rank]
+
+    def _push(self, at: float, kind: int, row: int, part: int, wire: float = 0.0, port: Port = NO_PORT) -> None:
+        self.count += 1
+        heapq.heappush(self.heap, (at, self.count, kind, row, part, wire, port))
+
+    def run(self) -> Outcome:
+        """To the end.
+
+        Raises:
+            RuntimeError: some rows never ran: the schedule stops.
+        """
+        table = self.table
+        for rank in range(table.world):
+            for row in range(table.first[rank], min(table.first[rank] + table.window, table.first[rank + 1])):
+                self._look(row, 0.0)
+        heap = self.heap
+        while heap:
+            now, _, kind, row, part, wire, port = heapq.heappop(heap)
+            if kind == DONE:
+                self._finish(row, part, now)
+            elif kind == AT_PORT:
+                self._receive(row, part, now, wire, port)
+            elif kind == ARRIVED:
+                self.got[row][part] += 1
+                self._look(row, now)
+            else:
+                self._retire(row, now)
+        if self.done != self.slices:
+            stuck = next(n for n, (done, want) in enumerate(zip(self.done, self.slices, strict=True)) if done < want)
+            rank = table.nodes[stuck].rank
+            raise RuntimeError(f"rank {rank}, row {stuck - table.first[rank]} never ran: the schedule stops there")
+        return Outcome(
+            max(self.finished), tuple(self.finished), tuple(self.worked), tuple(self.sent), self.merged
+        )
+
+    def _look(self, row: int, now: float) -> None:
+        """Give to the processor what of a row has become ready."""
+        node = self.table.nodes[row]
+        rank = node.rank
+        if row >= self.head[rank] + self.table.window:
+            return
+        got, count = self.got[row], self.slices[row]
+        while self.issued[row] < count:
+            part = self.issued[row]
+            if got[part] < node.receives or not self._met(row, node, part):
+                return
+            self.issued[row] = part + 1
+            self.ready[rank].append((row, part))
+            if not self.busy[rank] and len(self.ready[rank]) == 1:
+                self._offer(rank, now)
+
+    def _met(self, row: int, node: Node, part: int) -> bool:
+        """What the slice needs of earlier rows is done."""
+        for need in node.needs:
+            done = self.done[need.row]
+            if done == self.slices[need.row]:
+                continue
+            if need.whole:
+                return False
+            earlier = self.table.nodes[need.row]
+            length, count = node.end - node.begin, self.slices[row]
+            begin, end = node.begin + length * part / count, node.begin + length * (part + 1) / count
+            if end <= earlier.begin or begin >= earlier.end:
+                continue
+            reach = (min(end, earlier.end) - earlier.begin) / ((earlier.end - earlier.begin) or 1.0)
+            if done < math.ceil(reach * self.slices[need.row] - 1e-9):
+                return False
+        return True
+
+    def _offer(self, rank: int, now: float) -> None:
+        """The rank wants a processor."""
+        home = self.home[rank]
+        if self.free[home] and not self.waiting[home]:
+            self._begin(rank, now)
+        else:
+            self.waiting[home].append(rank)
+            self.busy[rank] = True  # in the queue: it is offered no second time
+
+    def _begin(self, rank: int, now: float) -> None:
+        row, part = self.ready[rank].popleft()
+        self.free[self.home[rank]] -= 1
+        self.busy[rank] = True
+        work = self.work[row] + (self.costs.row_s * self.factor[rank] if part == 0 else 0.0)
+        self.worked[rank] += work
+        self._push(now + work, DONE, row, part)
+
+    def _finish(self, row: int, part: int, now: float) -> None:
+        """A slice has passed the processor: it is sent, and others may go on."""
+        node = self.table.nodes[row]
+        rank, home = node.rank, self.home[node.rank]
+        self.done[row] += 1
+        self.finished[rank] = now
+        self.free[home] += 1
+        self.busy[rank] = False
+        leaves = now
+        for target in node.sends:
+            leaves = max(leaves, self._send(row, part, target.row, target.rank, target.channel, now))
+        if self.done[row] == self.slices[row]:
+            self._push(leaves, RETIRED, row, 0)
+        for user in self.users[row]:
+            self._look(user, now)
+        if not self.busy[rank] and self.ready[rank]:
+            self._offer(rank, now)
+        while self.free[home] and self.waiting[home]:
+            self._begin(self.waiting[home].popleft(), now)
+
+    def _send(self, row: int, part: int, target_row: int, peer: int, channel: int, now: float) -> float:
+        """Through the sender's port; returns when it has left."""
+        rank, size, costs = self.table.nodes[row].rank, self.size[row], self.costs
+        near = self.home[rank] == self.home[peer]
+        level = costs.near if near else costs.far
+        slow = self.slow.get((rank, peer), 1.0)
+        wire = size * level.s_per_byte * slow
+        port, there = (("rank", rank), ("rank", peer)) if near else self._rails(rank, peer, channel)
+        begin = max(now, self.out_free.get(port, 0.0))
+        end = begin + wire * self.factor[rank]
+        self.out_free[port] = end
+        late = 0.0
+        if not near and costs.oversubscription > 1.0:
+            way = ("node", self.home[rank])
+            start = max(begin, self.out_free.get(way, 0.0))
+            self.out_free[way] = start + wire * costs.oversubscription / costs.rails
+            late = max(0.0, self.out_free[way] - end)
+        arrives = end - wire + late + level.latency_s
+        if self.jitter:
+            arrives += level.latency_s * self.jitter * self.random.expovariate(1.0)
+            arrives = max(arrives, self.link_at.get((rank, peer), 0.0))  # first in, first out
+            self.link_at[rank, peer] = arrives
+        self.sent[rank] += size
+        self._push(arrives, AT_PORT, target_row, part, wire, there)
+        return end
+
+    def _rails(self, rank: int, peer: int, channel: int) -> tuple[Port, Port]:
+        rails = self.rails[channel % self.costs.rails]
+        return ("rail", rails[rank]), ("rail", rails[peer])
+
+    def _receive(self, row: int, part: int, now: float, wire: float, port: Port) -> None:
+        """Through the receiver's port."""
+        end = max(now, self.in_free.get(port, 0.0)) + wire
+        self.in_free[port] = end
+        self._push(end, ARRIVED, row, part)
+
+    def _retire(self, row: int, now: float) -> None:
+        """Rows leave the window in order."""
+        rank = self.table.nodes[row].rank
+        self.left[row] = 1
+        head, window, end = self.head[rank], self.table.window, self.table.first[rank + 1]
+        while head < end and self.left[head]:
+            head += 1
+            self.head[rank] = head
+            if head + window - 1 < end:
+                self._look(head + window - 1, now)
