@@ -151,7 +151,5 @@ class Cluster:
         """Of each rank, a number that it shares with those that use the same rail of the same node."""
         rails = self.costs.rails
         return [
-            node * rails + (place + channel) % rails
-            for node, size in enumerate(self.sizes)
-            for place in range(size)
+            node * rails + (place + channel) % rails for node, size in enumerate(self.sizes) for place in range(size)
         ]

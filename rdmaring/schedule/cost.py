@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rdmaring.schedule import cost_direct, cost_ring, cost_tree
+from rdmaring.schedule import cost_direct, cost_halving, cost_hierarchical, cost_ring, cost_tree
 from rdmaring.schedule.cluster import Costs, LevelCost, Shape
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.cost_model import Model
@@ -23,18 +23,19 @@ FORMS: dict[tuple[str, str], Form] = {
     ("all_reduce", "ring"): cost_ring.ring_all_reduce,
     ("all_reduce", "biring"): cost_ring.biring_all_reduce,
     ("all_reduce", "tree"): cost_tree.tree_all_reduce,
-    ("all_reduce", "halving"): cost_tree.halving_all_reduce,
+    ("all_reduce", "halving"): cost_halving.halving_all_reduce,
     ("all_reduce", "direct"): cost_direct.direct_all_reduce,
     ("all_reduce", "direct1"): cost_direct.direct1_all_reduce,
-    ("all_reduce", "hierarchical"): cost_ring.hierarchical_all_reduce,
+    ("all_reduce", "hierarchical"): cost_hierarchical.all_reduce,
+    ("all_reduce", "hierarchical-ring"): cost_hierarchical.ring_all_reduce_of_nodes,
     ("all_reduce", "naive"): cost_direct.naive_all_reduce,
     ("reduce_scatter", "ring"): cost_ring.ring_reduce_scatter,
     ("reduce_scatter", "direct"): cost_direct.direct_reduce_scatter,
-    ("reduce_scatter", "halving"): cost_tree.halving_reduce_scatter,
+    ("reduce_scatter", "halving"): cost_halving.halving_reduce_scatter,
     ("all_gather", "ring"): cost_ring.ring_all_gather,
     ("all_gather", "biring"): cost_ring.biring_all_gather,
     ("all_gather", "direct"): cost_direct.direct_all_gather,
-    ("all_gather", "doubling"): cost_tree.doubling_all_gather,
+    ("all_gather", "doubling"): cost_halving.doubling_all_gather,
     ("broadcast", "ring"): cost_ring.ring_broadcast,
     ("broadcast", "direct"): cost_direct.direct_broadcast,
     ("broadcast", "tree"): cost_tree.tree_broadcast,

@@ -89,7 +89,7 @@ class Model:
         wire = size * level.s_per_byte
         return Leg(
             slices=count,
-            wire=wire * (max(1.0, self.costs.far_share(senders)) if far else 1.0),
+            wire=wire,
             port=wire * share,
             latency=level.latency_s,
             work=self.work(size, adds, 1, level.cpu_s_per_byte if onward else 0.0),

@@ -1,7 +1,9 @@
-"""Closed forms of rings and chains: ring, biring, hierarchical."""
+"""Closed forms of rings and chains: ring, biring."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rdmaring.schedule.cost_model import Leg, Model
@@ -14,137 +16,104 @@ class Time(NamedTuple):
     work: float
 
 
-class _Phase(NamedTuple):
-    """Steps of one kind around a ring."""
-
-    steps: int
-    legs: tuple[Leg, ...]  # by level used, the slowest last
-    latency: float  # of all its steps, one slice alone
-
-    @property
-    def cycle(self) -> float:
-        """Time from one step to the next: bound by the way round, or by the slowest link or rank."""
-        if not self.steps:
-            return 0.0
-        return max(self.latency / self.steps, max(leg.span for leg in self.legs))
-
-    @property
-    def work(self) -> float:
-        leg = self.legs[-1]
-        return self.steps * (leg.slices * leg.work + leg.row)
+def _rows(legs: Sequence[tuple[int, Leg]]) -> float:
+    """Time of so many rows of each kind, one after another, if ports or processors are never idle."""
+    return sum(steps * leg.span for steps, leg in legs)
 
 
-def _phase(model: Model, chunk: float, steps: int, far_steps: int, adds: int, crowd: float = 1.0) -> _Phase:
-    """Steps with a chunk each, of which ``far_steps`` are between nodes on the longest way round."""
-    pairs = [(far, model.leg(far, chunk, adds=adds, onward=True, crowd=crowd)) for far in model.levels()]
-    legs = sorted((leg for _, leg in pairs), key=lambda leg: leg.span)
-    if len(pairs) == 1:
-        latency = steps * legs[0].hop
+def _around(
+    model: Model, chunk: float, phases: Sequence[tuple[int, int]], crowd: float = 1.0, spare: float = 0.0
+) -> Time:
+    """Phases around a ring, each (steps, additions per byte), with ``chunk`` bytes a step.
+
+    crowd: as many rings use a rank's port and processor at once. spare: steps in which they do not. Time is that of the
+    longest of two chains: the one that takes every hop between nodes on its way, and the one that stays at the slowest
+    link. (A chain that takes F far hops takes the near ones between them; for what is left of its rows it stays.)
+    """
+    shape, costs = model.shape, model.costs
+    steps = sum(count for count, _ in phases)
+    far_crowd = crowd if shape.largest == 1 or (shape.largest - 1) % costs.rails == 0 else 1.0
+    near = [(count, model.leg(False, chunk, adds=adds, onward=True, crowd=crowd)) for count, adds in phases]
+    far = [(count, model.leg(True, chunk, adds=adds, onward=True, crowd=far_crowd)) for count, adds in phases]
+    busy = [leg.slices * leg.work + leg.row for _, leg in near]
+    own = crowd * sum(count * work for (count, _), work in zip(phases, busy, strict=True))
+    first = max(model.start(level, chunk) for level in model.levels())
+    stay = max(_rows(near) if shape.largest > 1 else 0.0, _rows(far) if shape.nodes > 1 else 0.0, own) / steps
+    mean = {id(kind): sum(count * leg.hop for count, leg in kind) / steps for kind in (near, far)}
+    if shape.nodes == 1:
+        way = steps * mean[id(near)]
+    elif shape.largest == 1:
+        way = steps * mean[id(far)]
     else:
-        latency = (steps - far_steps) * pairs[0][1].hop + far_steps * pairs[1][1].hop
-    return _Phase(steps, tuple(legs), latency)
+        between = (shape.ranks - shape.nodes) / shape.nodes  # near hops for each far one
+        hops = math.floor((steps + between) / (1 + between))
+        rest = steps - hops - (hops - 1) * between
+        way = hops * mean[id(far)] + (hops - 1) * between * mean[id(near)] + rest * max(stay, mean[id(near)])
+    is_far = shape.largest == 1 or (shape.nodes > 1 and far[-1][1].span > near[-1][1].span)
+    last = (far if is_far else near)[-1][1]
+    ends = _unsent(model, chunk, is_far)
+    stays = (steps - spare) * stay - last.span + last.hop
+    other = (crowd - 1) * max(last.wire, last.work + last.row)
+    critical = first + max(way, stays) + last.tail - ends + other
+    return Time(critical, shape.largest * (own + crowd * busy[-1]))
 
 
-def _run(model: Model, phases: list[_Phase], first: float, crowd: float = 1.0) -> Time:
-    """Phases one after another; ``first``: until the first slice leaves."""
-    phases = [phase for phase in phases if phase.steps]
-    last = phases[-1]
-    leg = last.legs[-1]
-    # Bound by the way round, the last hop is counted in it; bound by a port, the last row ends with its own way there.
-    end = leg.tail + (leg.hop - last.cycle if last.cycle > last.latency / last.steps else 0.0)
-    critical = first + sum(phase.steps * phase.cycle for phase in phases) + max(end, 0.0)
-    work = (sum(phase.work for phase in phases) + leg.slices * leg.work + leg.row) * crowd
-    return Time(critical, model.shape.largest * work)
-
-
-def _far_steps(model: Model, steps: int, phases: int) -> float:
-    """Hops between nodes in a phase, on the way that begins behind the cheapest hop."""
-    shape = model.shape
-    if shape.largest == 1:
-        return steps
-    return shape.nodes if shape.nodes > 1 else 0
-
-
-def _ring(model: Model, nbytes: float, adds: tuple[int, ...], parts: int, crowd: float) -> Time:
-    ranks = model.shape.ranks
-    chunk = nbytes / (ranks * parts)
-    steps = ranks - 1
-    far = int(_far_steps(model, steps, len(adds)))
-    phases = [_phase(model, chunk, steps, far, each, crowd) for each in adds]
-    return _run(model, phases, model.start(model.levels()[0], chunk), crowd)
+def _unsent(model: Model, nbytes: float, far: bool) -> float:
+    """What a leg counts for sending on, where nothing is sent on."""
+    return nbytes / model.slices(nbytes) * model.level(far).cpu_s_per_byte
 
 
 def ring_all_reduce(model: Model, nbytes: float) -> Time:
     """2(N - 1) steps with 1/N of the vector; the first half adds."""
-    return _ring(model, nbytes, (1, 0), 1, 1.0)
+    ranks = model.shape.ranks
+    return _around(model, nbytes / ranks, ((ranks - 1, 1), (ranks - 1, 0)))
 
 
 def ring_reduce_scatter(model: Model, nbytes: float) -> Time:
     """N - 1 steps that add."""
-    return _ring(model, nbytes, (1,), 1, 1.0)
+    return _around(model, nbytes / model.shape.ranks, ((model.shape.ranks - 1, 1),))
 
 
 def ring_all_gather(model: Model, nbytes: float) -> Time:
     """N - 1 steps that copy."""
-    return _ring(model, nbytes, (0,), 1, 1.0)
+    return _around(model, nbytes / model.shape.ranks, ((model.shape.ranks - 1, 0),))
 
 
 def biring_all_reduce(model: Model, nbytes: float) -> Time:
     """A ring each way with half the vector: both use the rank's processor and port."""
-    return _ring(model, nbytes, (1, 0), 2, 2.0)
+    ranks = model.shape.ranks
+    return _around(model, nbytes / (2 * ranks), ((ranks - 1, 1), (ranks - 1, 0)), crowd=2.0)
 
 
 def biring_all_gather(model: Model, nbytes: float) -> Time:
     """Each chunk goes half way round in both directions."""
     ranks = model.shape.ranks
-    chunk = nbytes / ranks
-    steps = ranks // 2
-    far = min(steps, -(-model.shape.nodes // 2)) if model.shape.nodes > 1 else 0
-    phase = _phase(model, chunk, steps, far, 0, 2.0)
-    return _run(model, [phase], model.start(model.levels()[0], chunk, 2), 2.0)
+    if ranks == 2:
+        return ring_all_gather(model, nbytes)
+    # the last step of an even ring goes one way only
+    return _around(model, nbytes / ranks, ((ranks // 2, 0),), crowd=2.0, spare=0.0 if ranks % 2 else 0.5)
 
 
-def chain(model: Model, nbytes: float, adds: int) -> Time:
+def chain(model: Model, nbytes: float, adds: int, far_steps: int) -> Time:
     """A chain through all ranks, pipelined slice by slice: broadcast and reduce on the ring."""
     shape = model.shape
-    far_steps = shape.nodes - 1
     legs = {far: model.leg(far, nbytes, adds=adds, onward=True) for far in model.levels()}
-    hops = sum(legs[far].hop * (far_steps if far else shape.ranks - shape.nodes) for far in legs)
-    slowest = max(legs.values(), key=lambda leg: leg.period)
-    first = model.start(model.levels()[0], nbytes)
+    hops = sum(legs[far].hop * (far_steps if far else shape.ranks - 1 - far_steps) for far in legs)
+    far = max(legs, key=lambda level: legs[level].period)
+    slowest = legs[far]
+    ends = _unsent(model, nbytes, far)
+    first = max(model.start(level, nbytes) for level in legs)
+    stage = slowest.period if shape.ranks > 2 else max(slowest.port, slowest.work - ends)
     busiest = max(leg.slices * leg.work + leg.row for leg in legs.values())
-    return Time(first + hops + slowest.tail, shape.largest * busiest)
+    return Time(first + hops - ends + (slowest.slices - 1) * stage, shape.largest * busiest)
 
 
 def ring_broadcast(model: Model, nbytes: float) -> Time:
     """The vector along the chain."""
-    return chain(model, nbytes, 0)
+    return chain(model, nbytes, 0, model.shape.nodes - 1)
 
 
 def ring_reduce(model: Model, nbytes: float) -> Time:
-    """The vector along the chain, added to at each stop."""
-    return chain(model, nbytes, 1)
-
-
-def hierarchical_all_reduce(model: Model, nbytes: float) -> Time:
-    """Reduce-scatter in the node, a ring between nodes for each local rank, all-gather in the node.
-
-    Phases overlap by slice: what remains of the shorter level is its way there and back.
-    """
+    """The vector along the chain from the rank after the root, added to at each stop."""
     shape = model.shape
-    if shape.nodes == 1 or shape.largest == 1:
-        return ring_all_reduce(model, nbytes)
-    inner, between = shape.smallest, shape.nodes
-    part = nbytes / inner
-    chunk = part / between
-    gather = [model.leg(False, part, adds=adds, onward=True) for adds in (1, 0)]
-    across = [model.leg(True, chunk, adds=adds, onward=True, senders=shape.largest) for adds in (1, 0)]
-    near_steps, far_steps = shape.largest - 1, between - 1
-    near_span = near_steps * sum(leg.span for leg in gather)
-    far_time = far_steps * sum(max(leg.hop, leg.span) for leg in across) + across[1].tail
-    fill = near_steps * sum(leg.hop for leg in gather)
-    first = model.start(False, part)
-    work = near_steps * sum(leg.slices * leg.work + leg.row for leg in gather)
-    work += far_steps * sum(leg.slices * leg.work + leg.row for leg in across)
-    critical = first + max(far_time + fill, near_span + far_steps * sum(leg.hop for leg in across))
-    return Time(critical, shape.largest * work)
+    return chain(model, nbytes, 1, 0 if shape.nodes == 1 else min(shape.nodes, shape.ranks - 1))

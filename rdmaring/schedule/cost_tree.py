@@ -1,6 +1,13 @@
-"""Closed forms of the algorithms with about log2(N) steps: tree, binomial, halving, doubling."""
+"""Closed forms of trees, in which messages are passed on slice by slice: tree, binomial.
+
+Time is that of the first slice along the deepest path, and what the busiest port or processor takes for each slice
+after it.
+"""
 
 from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
 
 from rdmaring.schedule.cost_model import Leg, Model
 from rdmaring.schedule.cost_ring import Time
@@ -11,137 +18,214 @@ def rounds(ranks: int) -> int:
     return (ranks - 1).bit_length()
 
 
-def _is_far(model: Model, distance: int) -> bool:
-    """Ranks so far apart are on different nodes, or those that are decide the time."""
+def _streamed(model: Model, edges: _Edges, far: bool, port: float, work: float) -> float:
+    """Time if a port or a processor is busy from the first slice's coming to the last's."""
+    leg = edges.leg(far)
+    slices = edges.slices
+    return (
+        model.start(far, edges.size * slices) + leg.latency + leg.row + max(slices * port + work, port + slices * work)
+    )
+
+
+class _Edges(NamedTuple):
+    """What one slice takes over an edge of a tree."""
+
+    near: Leg
+    far: Leg
+    slices: int
+    size: float
+
+    def leg(self, far: bool) -> Leg:
+        return self.far if far else self.near
+
+
+def _edges(model: Model, nbytes: float) -> _Edges:
+    near, far = model.leg(False, nbytes), model.leg(True, nbytes)
+    return _Edges(near, far, near.slices, nbytes / near.slices)
+
+
+# ---- double binary trees ----
+
+
+def _far_depth(model: Model, depth: int) -> int:
+    """Of the hops from the root of a tree over ranks in order, how many are between nodes on the worst path."""
     shape = model.shape
-    return shape.nodes > 1 and (distance >= shape.largest or shape.largest == 1)
+    if shape.nodes == 1:
+        return 0
+    return depth - max(0, shape.largest.bit_length() - 2) if shape.largest > 1 else depth
 
 
-def _exchange(model: Model, nbytes: float, distance: int, adds: int) -> Leg:
-    return model.leg(_is_far(model, distance), nbytes, adds=adds, onward=True, senders=model.shape.largest)
+def _busiest_far(model: Model, rank: float) -> float:
+    """Slices that leave a node's rail for one that every edge carries: trees cross a node's border several times.
+
+    rank: of these, how many a single rank sends if all its neighbours are on other nodes.
+    """
+    crossings = rank if model.shape.nodes == 2 else 1.5 * rank
+    return max(crossings / model.costs.rails, 0.75 * rank) if model.shape.largest > 1 else rank
 
 
-def _folds(model: Model, nbytes: float) -> tuple[float, float]:
-    """Before and after, for ranks beyond a power of two: critical time, work."""
-    ranks = model.shape.ranks
-    if ranks == 1 << (ranks.bit_length() - 1):
-        return 0.0, 0.0
-    there, back = _exchange(model, nbytes, 1, 1), _exchange(model, nbytes, 1, 0)
-    work = sum(leg.slices * leg.work + leg.row for leg in (there, back))
-    return there.alone + back.alone, work
-
-
-def _halvings(model: Model, nbytes: float, adds: tuple[int, ...]) -> Time:
-    """Exchanges of 1/2, 1/4, ... of the vector at distances 1, 2, ...; each kind of step once a distance."""
-    ranks = model.shape.ranks
-    critical, work = _folds(model, nbytes)
-    critical += model.start(_is_far(model, 1), nbytes / 2)
-    for level in range(ranks.bit_length() - 1):
-        for each in adds:
-            leg = _exchange(model, nbytes / 2 ** (level + 1), 1 << level, each)
-            critical += leg.alone
-            work += leg.slices * leg.work + leg.row
-    return Time(critical, model.shape.largest * work)
-
-
-def halving_all_reduce(model: Model, nbytes: float) -> Time:
-    """Recursive halving, then doubling."""
-    return _halvings(model, nbytes, (1, 0))
-
-
-def halving_reduce_scatter(model: Model, nbytes: float) -> Time:
-    """Recursive halving."""
-    return _halvings(model, nbytes, (1,))
-
-
-def doubling_all_gather(model: Model, nbytes: float) -> Time:
-    """Recursive doubling."""
-    return _halvings(model, nbytes, (0,))
-
-
-def _depths(model: Model, height: int) -> tuple[int, int]:
-    """Of the hops down a tree over ranks in order, how many are in a node and how many between nodes."""
-    far = min(height, rounds(model.shape.nodes))
-    return height - far, far
-
-
-def _tree(model: Model, nbytes: float, adds: tuple[int, ...], trees: int) -> Time:
-    """Passes up (adds) or down each of the trees, pipelined by slice: every rank has two children at most."""
-    ranks = model.shape.ranks
-    height = max(1, ranks.bit_length() - 1)
-    part = nbytes / trees
-    near, far = _depths(model, height)
-    critical, work, port = model.start(bool(far and not near), part), 0.0, 0.0
-    slices = 1
-    for each in adds:
-        stage = [
-            (model.leg(level, part, adds=2 * each), count) for level, count in ((False, near), (True, far)) if count
-        ]
-        critical += sum(count * (leg.hop + leg.wire) for leg, count in stage)
-        work += max(leg.work for leg, _ in stage) * 2
-        port += max(leg.port for leg, _ in stage) * 2
-        slices = stage[0][0].slices
-    critical += (slices - 1) * max(work * (1 if trees == 2 else 0.5), port)
-    return Time(critical, model.shape.largest * slices * work * (trees / 2))
+def _sends(model: Model, edges: _Edges, far: bool, count: int, adds: int, receives: int) -> float:
+    """Work for one slice that is received so often and sent so often."""
+    cpu = model.level(far).cpu_s_per_byte * count
+    return model.work(edges.size, adds, max(1, receives, count), cpu)
 
 
 def tree_all_reduce(model: Model, nbytes: float) -> Time:
     """Up and down two trees, half the vector each; who is inside one is a leaf of the other."""
-    return _tree(model, nbytes, (1, 0), 2)
+    ranks = model.shape.ranks
+    depth = ranks.bit_length() - 1
+    far = _far_depth(model, depth)
+    edges = _edges(model, nbytes / 2)
+    row = edges.near.row
+    lone_child = ranks == 1 << depth  # the root's
+    critical = model.start(far == depth, nbytes / 2)
+    for level in range(depth):  # from the root, level by level
+        is_far = level < far
+        leg = edges.leg(is_far)
+        children = 1 if level == 0 and lone_child else 2
+        critical += children * leg.wire + leg.latency + row  # up: all children's slices through one port
+        critical += _sends(model, edges, is_far, children if level == 0 else 1, children, children)
+        below = 2 if level < depth - 1 else 0
+        second = children if level else (1 if ranks < (2 << depth) - 1 else 2)
+        critical += second * leg.wire + leg.latency + row  # down: the second child is sent to after the first
+        critical += _sends(model, edges, is_far, below, 0, 1)
+    ends = {2: 2.0, 3: 3.0}.get(ranks, 4.0)
+    port = max(ends * edges.near.wire, _busiest_far(model, ends) * edges.far.wire if far else 0.0)
+    inside = _sends(model, edges, bool(far), 1, 2, 2) + _sends(model, edges, bool(far), 2, 0, 1)
+    leaf = _sends(model, edges, bool(far), 1, 0, 1) + model.work(edges.size)
+    work = inside + leaf if ranks > 2 else leaf * 2
+    each = edges.slices * work + 4 * row
+    # A few slices go up before any comes down; of many, those that go up and those that come down share ports.
+    few = critical + (edges.slices - 1) * max(port / 2, inside / 2)
+    many = _streamed(model, edges, bool(far), port, work)
+    return Time(max(few, many), model.shape.largest * each)
+
+
+def _rooted(model: Model, nbytes: float, adds: bool) -> Time:
+    """The root above two trees of the other ranks, half the vector each."""
+    size = model.shape.ranks - 1
+    depth = size.bit_length() - 1
+    far = _far_depth(model, depth)
+    edges = _edges(model, nbytes / 2)
+    row = edges.near.row
+    top = edges.leg(model.shape.nodes > 1)
+    critical = model.start(far == depth and far > 0, nbytes / 2)
+    critical += 2 * top.wire + top.latency + row + model.work(edges.size, int(adds))
+    critical += (
+        model.start(model.shape.nodes > 1, nbytes / 2) if not adds else edges.near.row + model.work(edges.size, 1)
+    )
+    for level in range(depth):
+        leg = edges.leg(level < far)
+        children = 1 if level == 0 and size == 1 << depth else 2
+        critical += children * leg.wire + leg.latency + row
+        if adds:
+            critical += _sends(model, edges, level < far, 1, children, children)
+        else:
+            critical += _sends(model, edges, level < far, 2 if level < depth - 1 else 0, 0, 1)
+    inside = _sends(model, edges, bool(far), 1, 2, 2) if adds else _sends(model, edges, bool(far), 2, 0, 1)
+    other = _sends(model, edges, bool(far), 1, 0, 1) if adds else model.work(edges.size)
+    work = max(inside + other, 2 * model.work(edges.size, int(adds), 1, model.level(bool(far)).cpu_s_per_byte))
+    port = max(2 * edges.near.wire, _busiest_far(model, 2.0) * edges.far.wire if far else 0.0)
+    each = edges.slices * work + 2 * row
+    few = critical + (edges.slices - 1) * max(port, work) + min(edges.slices - 1, 1) * port / 4
+    return Time(few, model.shape.largest * each)
 
 
 def tree_broadcast(model: Model, nbytes: float) -> Time:
     """Down two trees."""
-    return _tree(model, nbytes, (0,), 2)
+    return _rooted(model, nbytes, adds=False)
 
 
 def tree_reduce(model: Model, nbytes: float) -> Time:
     """Up two trees."""
-    return _tree(model, nbytes, (1,), 2)
+    return _rooted(model, nbytes, adds=True)
 
 
-def _binomial(model: Model, nbytes: float, adds: int) -> Time:
-    """The root has log2(N) children, and each of them one less: the vector, pipelined by slice."""
-    height = rounds(model.shape.ranks)
-    near, far = _depths(model, height)
-    legs = [(model.leg(level, nbytes, adds=adds), count) for level, count in ((False, near), (True, far)) if count]
-    critical = model.start(bool(far and not near), nbytes) + sum(count * leg.hop for leg, count in legs)
-    stage = max(max(count * leg.port for leg, count in legs), sum(count * leg.work for leg, count in legs))
-    slices = legs[0][0].slices
-    critical += (slices - 1) * stage
-    root = slices * sum(count * leg.work for leg, count in legs)
-    others = (model.shape.largest - 1) * slices * legs[0][0].work * 2
-    return Time(critical, root + others)
+# ---- binomial trees ----
+
+
+def _children(size: int) -> list[tuple[int, int]]:
+    """(distance, ranks below and itself) of each child of a place with ``size`` ranks, the largest first."""
+    return [(1 << bit, min(1 << bit, size - (1 << bit))) for bit in reversed(range(rounds(size)))]
+
+
+def _is_far(model: Model, distance: int) -> bool:
+    return model.shape.nodes > 1 and distance >= model.shape.largest
+
+
+def _stage(model: Model, edges: _Edges, adds: bool) -> tuple[float, float]:
+    """What the root's port takes for a slice, and its processor."""
+    far = [_is_far(model, distance) for distance, _ in _children(model.shape.ranks)]
+    port = max(far.count(False) * edges.near.wire, far.count(True) * edges.far.wire)
+    cpu = 0.0 if adds else sum(model.level(each).cpu_s_per_byte for each in far)
+    return port, model.work(edges.size, len(far) * adds, len(far), cpu)
 
 
 def binomial_broadcast(model: Model, nbytes: float) -> Time:
-    """Down the binomial tree."""
-    return _binomial(model, nbytes, 0)
+    """Down the binomial tree, the largest subtree first."""
+    edges = _edges(model, nbytes)
+
+    @cache
+    def below(size: int) -> float:
+        """From the first slice's being at a place to its being everywhere below."""
+        children = _children(size)
+        cpu = sum(model.level(_is_far(model, distance)).cpu_s_per_byte for distance, _ in children)
+        busy = {False: 0.0, True: 0.0}
+        last = 0.0
+        for distance, ranks in children:
+            leg = edges.leg(_is_far(model, distance))
+            busy[_is_far(model, distance)] += leg.wire
+            last = max(last, busy[_is_far(model, distance)] + leg.latency + below(ranks))
+        return edges.near.row + model.work(edges.size, 0, max(1, len(children)), cpu) + last
+
+    port, work = _stage(model, edges, False)
+    critical = below(model.shape.ranks) + (edges.slices - 1) * max(port, work)
+    others = (model.shape.largest - 1) * (edges.slices * model.work(edges.size) + edges.near.row)
+    return Time(critical, edges.slices * work + others)
 
 
 def binomial_reduce(model: Model, nbytes: float) -> Time:
-    """Up the binomial tree."""
-    return _binomial(model, nbytes, 1)
+    """Up the binomial tree: a rank adds what its children send when all of it is there."""
+    edges = _edges(model, nbytes)
+
+    @cache
+    def ready(size: int, onward: bool) -> float:
+        """When the first slice of what is below is added up. onward: it is sent on between nodes."""
+        cpu = model.level(onward).cpu_s_per_byte if size < model.shape.ranks else 0.0
+        children = _children(size)
+        arrived = {False: 0.0, True: 0.0}
+        for distance, ranks in reversed(children):
+            far = _is_far(model, distance)
+            leg = edges.leg(far)
+            arrived[far] = max(arrived[far], ready(ranks, far) + leg.latency) + leg.wire
+        work = model.work(edges.size, len(children), max(1, len(children)), cpu)
+        return max(arrived.values()) + edges.near.row + work
+
+    port, work = _stage(model, edges, True)
+    # Children's first slices come one after another anyhow; of many slices the root's port is never idle.
+    leg = edges.leg(model.shape.nodes > 1)
+    few = ready(model.shape.ranks, False) + (edges.slices - 1) * max(leg.wire, work)
+    critical = max(few, _streamed(model, edges, model.shape.nodes > 1, port, work))
+    others = (model.shape.largest - 1) * (edges.slices * model.work(edges.size) + edges.near.row)
+    return Time(critical, edges.slices * work + others)
 
 
-def _binomial_parts(model: Model, nbytes: float) -> Time:
-    """The largest child has half of the vector, the next a quarter, ..."""
+def _parts(model: Model, nbytes: float) -> Time:
+    """Each hop with what its subtree holds: half of the vector, a quarter, ..."""
     shape = model.shape
     critical, work = model.start(_is_far(model, shape.ranks // 2), nbytes / 2), 0.0
-    left = nbytes
-    for level in reversed(range(rounds(shape.ranks))):
-        left /= 2
-        leg = model.leg(_is_far(model, 1 << level), left)
+    for distance, ranks in _children(shape.ranks):
+        leg = model.leg(_is_far(model, distance), nbytes * ranks / shape.ranks)
         critical += leg.alone
         work += leg.slices * leg.work + leg.row
     return Time(critical, work * 2)
 
 
 def binomial_gather(model: Model, nbytes: float) -> Time:
-    """Up the binomial tree, each hop with what its subtree holds."""
-    return _binomial_parts(model, nbytes)
+    """Up the binomial tree."""
+    return _parts(model, nbytes)
 
 
 def binomial_scatter(model: Model, nbytes: float) -> Time:
     """Down the binomial tree."""
-    return _binomial_parts(model, nbytes)
+    return _parts(model, nbytes)

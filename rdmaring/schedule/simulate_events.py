@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from rdmaring.schedule.cluster import Cluster
 from rdmaring.schedule.simulate_table import Node, Table
 
-DONE, ARRIVED, AT_PORT, RETIRED = range(4)
+DONE, ARRIVED, AT_PORT, LEFT = range(4)
+SLOTS = 2  # slices of a row that wait at a port: so rows that send at once take turns there
 
 Port = tuple[str, int]  # a rank's own, or a rail
 NO_PORT: Port = ("", 0)
@@ -112,14 +113,12 @@ class EventRun:
                 self.got[row][part] += 1
                 self._look(row, now)
             else:
-                self._retire(row, now)
+                self._leave(row, part, now)
         if self.done != self.slices:
             stuck = next(n for n, (done, want) in enumerate(zip(self.done, self.slices, strict=True)) if done < want)
             rank = table.nodes[stuck].rank
             raise RuntimeError(f"rank {rank}, row {stuck - table.first[rank]} never ran: the schedule stops there")
-        return Outcome(
-            max(self.finished), tuple(self.finished), tuple(self.worked), tuple(self.sent), self.merged
-        )
+        return Outcome(max(self.finished), tuple(self.finished), tuple(self.worked), tuple(self.sent), self.merged)
 
     def _look(self, row: int, now: float) -> None:
         """Give to the processor what of a row has become ready."""
@@ -130,6 +129,8 @@ class EventRun:
         got, count = self.got[row], self.slices[row]
         while self.issued[row] < count:
             part = self.issued[row]
+            if node.sends and part >= self.left[row] + SLOTS:
+                return
             if got[part] < node.receives or not self._met(row, node, part):
                 return
             self.issued[row] = part + 1
@@ -183,8 +184,8 @@ class EventRun:
         leaves = now
         for target in node.sends:
             leaves = max(leaves, self._send(row, part, target.row, target.rank, target.channel, now))
-        if self.done[row] == self.slices[row]:
-            self._push(leaves, RETIRED, row, 0)
+        if part + 1 == self.slices[row] or (node.sends and self.slices[row] > SLOTS):
+            self._push(leaves, LEFT, row, part)
         for user in self.users[row]:
             self._look(user, now)
         if not self.busy[rank] and self.ready[rank]:
@@ -228,12 +229,15 @@ class EventRun:
         self.in_free[port] = end
         self._push(end, ARRIVED, row, part)
 
-    def _retire(self, row: int, now: float) -> None:
-        """Rows leave the window in order."""
+    def _leave(self, row: int, part: int, now: float) -> None:
+        """A slice has left: its row may send another; or the row is over, and rows leave the window in order."""
+        self.left[row] = part + 1
+        if part + 1 < self.slices[row]:
+            self._look(row, now)
+            return
         rank = self.table.nodes[row].rank
-        self.left[row] = 1
         head, window, end = self.head[rank], self.table.window, self.table.first[rank + 1]
-        while head < end and self.left[head]:
+        while head < end and self.left[head] == self.slices[head]:
             head += 1
             self.head[rank] = head
             if head + window - 1 < end:
