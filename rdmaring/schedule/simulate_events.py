@@ -24,27 +24,35 @@ NO_PORT: Port = ("", 0)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """seconds: when the last rank is done. finished: of each rank. work, sent: seconds and bytes of each rank."""
+    """seconds: when the last rank is done. finished: of each rank. work, sent: seconds and bytes of each rank.
+
+    extrapolated: so many slices that fewer were simulated: twice, and the time for all by the line through both.
+    """
 
     seconds: float
     finished: tuple[float, ...]
     work: tuple[float, ...]
     sent: tuple[float, ...]
-    merged: int  # slices of the engine that were simulated as one
+    extrapolated: bool = False
+
+
+def slice_count(nbytes: float, slice_bytes: int) -> int:
+    """Of a row with so many bytes."""
+    return max(1, math.ceil(nbytes / slice_bytes - 1e-9))
 
 
 def slice_counts(table: Table, nbytes: float, slice_bytes: int) -> list[int]:
     """Of each row."""
-    return [max(1, math.ceil(nbytes * (node.end - node.begin) / slice_bytes - 1e-9)) for node in table.nodes]
+    return [slice_count(nbytes * (node.end - node.begin), slice_bytes) for node in table.nodes]
 
 
 class EventRun:
     """One run; times in seconds."""
 
-    def __init__(self, table: Table, nbytes: float, cluster: Cluster, merged: int = 1) -> None:
+    def __init__(self, table: Table, nbytes: float, cluster: Cluster) -> None:
         costs = cluster.costs
-        self.table, self.costs, self.merged = table, costs, merged
-        self.slices = slice_counts(table, nbytes, costs.slice_bytes * merged)
+        self.table, self.costs = table, costs
+        self.slices = slice_counts(table, nbytes, costs.slice_bytes)
         nodes = table.nodes
         self.size = [nbytes * (node.end - node.begin) / count for node, count in zip(nodes, self.slices, strict=True)]
         self.home = cluster.node_of_rank()
@@ -84,7 +92,7 @@ class EventRun:
             (costs.near if self.home[node.rank] == self.home[target.rank] else costs.far).cpu_s_per_byte
             for target in node.sends
         )
-        messages = max(1, node.receives, len(node.sends)) * self.merged
+        messages = max(1, node.receives, len(node.sends))
         work = costs.slice_s * messages + size * (node.adds * costs.reduce_s_per_byte + cpu)
         return work * self.factor[node.rank]
 
@@ -118,7 +126,7 @@ class EventRun:
             stuck = next(n for n, (done, want) in enumerate(zip(self.done, self.slices, strict=True)) if done < want)
             rank = table.nodes[stuck].rank
             raise RuntimeError(f"rank {rank}, row {stuck - table.first[rank]} never ran: the schedule stops there")
-        return Outcome(max(self.finished), tuple(self.finished), tuple(self.worked), tuple(self.sent), self.merged)
+        return Outcome(max(self.finished), tuple(self.finished), tuple(self.worked), tuple(self.sent))
 
     def _look(self, row: int, now: float) -> None:
         """Give to the processor what of a row has become ready."""
