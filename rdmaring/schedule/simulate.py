@@ -9,7 +9,6 @@ docs/SIMULATE.md states the model. ``rdmaring.schedule.cost`` has the same times
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 from rdmaring.schedule.cluster import Cluster
 from rdmaring.schedule.rows import Schedule, ScheduleError
@@ -119,15 +118,12 @@ def _by_slices(nbytes: float, slices_of: Callable[[float], int], most: int, run:
     )
 
 
-@lru_cache(maxsize=8)
-def _simulator(schedule: Schedule, sizes: tuple[int, ...]) -> Simulator:
-    return Simulator(schedule, sizes)
-
-
 def simulate(schedule: Schedule, nbytes: float, cluster: Cluster, *, arrays: bool | None = None) -> Outcome:
     """The time ``schedule`` takes for a vector of ``nbytes`` on ``cluster``, if all ranks enter at once.
+
+    For several sizes a Simulator writes the rows down once.
 
     Raises:
         ScheduleError: the cluster has another number of ranks; or too large, see Simulator.run.
     """
-    return _simulator(schedule, tuple(cluster.sizes)).run(nbytes, cluster, arrays=arrays)
+    return Simulator(schedule, tuple(cluster.sizes)).run(nbytes, cluster, arrays=arrays)

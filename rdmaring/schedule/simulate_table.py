@@ -101,7 +101,7 @@ def tabulate(schedule: Schedule) -> Table:
                     cuts[row.chunk_end],
                     adds_of(row),
                     len(row.receives),
-                    tuple(next(arrivals[rank, send.peer, channel_of(row)]) for send in row.sends),
+                    tuple(_target(arrivals, rank, send.peer, channel_of(row)) for send in row.sends),
                     tuple(_need(after.row, row, rows[after.row], first[rank]) for after in row.after),
                 )
             )
@@ -117,6 +117,13 @@ def _arrivals(tables: list[tuple[Row, ...]], first: list[int]) -> dict[tuple[int
                 channel = channel_of(row)
                 found[receive.peer, rank, channel].append(Target(rank, first[rank] + index, channel))
     return {link: iter(targets) for link, targets in found.items()}
+
+
+def _target(arrivals: dict[tuple[int, int, int], Iterator[Target]], rank: int, peer: int, channel: int) -> Target:
+    found = next(arrivals.get((rank, peer, channel), iter(())), None)
+    if found is None:
+        raise ScheduleError(f"sends to rank {peer} more often than that receives", rank=rank)
+    return found
 
 
 def _need(index: int, row: Row, earlier: Row, base: int) -> Need:
