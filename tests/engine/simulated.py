@@ -32,6 +32,7 @@ class Case:
     round_count: int = 1
     slice_bytes: int = 4096
     sim: dict[str, Any] = field(default_factory=dict)
+    nodes: tuple[int, ...] | None = None
 
 
 def drawn_sim(seed: int) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def inputs_of(case: Case) -> list[np.ndarray[Any, Any]]:
 
 def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
     """Status, the simulator's result, every rank's output in vector coordinates, the chunk table."""
-    schedule = generate(case.collective, case.algorithm, case.world, case.root)
+    schedule = generate(case.collective, case.algorithm, case.world, case.root, nodes=case.nodes)
     offsets = chunks.even(case.count, schedule.chunk_count)
     spec = ffi.new("rr_sim_spec *", {"kill_rank": -1, "slot_bytes": 8192, "slot_count": 2, "operations": 1, **case.sim})
     plan = ffi.new("rr_plan_spec *")

@@ -12,7 +12,7 @@ from engine import simulated
 from engine.simulated import Case, drawn_sim, inputs_of, run
 
 from rdmaring._native import error_here
-from rdmaring.schedule import ALGORITHMS, Row, generate
+from rdmaring.schedule import ALGORITHMS, SHAPED, Row, generate
 
 SEEDS_A_CASE = 12
 
@@ -36,6 +36,9 @@ def draw(collective: str, algorithm: str, seed: int, **fixed: Any) -> Case:
         round_count=dice.choice([1, 2, 3, 7]) if scratch else 1,
         sim=sim,
     )
+    if algorithm in SHAPED:
+        case.nodes = tuple(dice.randrange(3) for _ in range(world))
+        case.round_count = dice.choice([1, 2, 3, 7])  # its rows have one chunk each
     for name, value in fixed.items():
         setattr(case, name, value)
     return case
@@ -69,7 +72,7 @@ def expected(case: Case, offsets: list[int]) -> list[tuple[slice, np.ndarray[Any
 
 @pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS))
 def test_right_on_any_machine(collective: str, algorithm: str) -> None:
-    for seed in range(SEEDS_A_CASE):
+    for seed in range(SEEDS_A_CASE * (5 if algorithm in SHAPED else 1)):
         case = draw(collective, algorithm, seed)
         status, result, outputs, offsets = run(case)
         assert status == 0, f"{case}: {error_here()}, stuck rank {result.stuck_rank} row {result.stuck_row}"

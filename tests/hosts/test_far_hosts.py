@@ -15,7 +15,7 @@ with rr.init(timeout_s=60) as comm:
         for dtype in (np.float32, ml_dtypes.bfloat16):
             want = np.arange(count) % 7 * n + n * (n - 1) / 2
             given = (np.arange(count) % 7 + r).astype(dtype)
-            for algorithm in (None, "ring", "direct"):
+            for algorithm in (None, "ring", "direct", "hierarchical", "hierarchical-ring"):
                 x = given.copy()
                 comm.all_reduce(x, algorithm=algorithm)
                 assert np.array_equal(x.astype(np.float64), want), (count, dtype, algorithm)

@@ -20,7 +20,7 @@ with rr.init(timeout_s=100, require="rdma") as comm:
                 return comm.empty(k, dtype) if registered else np.empty(k, dtype)
             want = np.arange(count) % 7 * n + n * (n - 1) / 2
             given = (np.arange(count) % 7 + r).astype(dtype)
-            for algorithm in (None, "ring"):
+            for algorithm in (None, "ring", *(("hierarchical",) if n > comm.node_count else ())):
                 x = fresh(count); x[:] = given
                 comm.all_reduce(x, algorithm=algorithm)
                 assert np.array_equal(x.astype(np.float64), want), (count, dtype, algorithm, x[:9], want[:9])
