@@ -6,7 +6,7 @@
 
 The ranks of this machine play nodes of ``--nodes-of`` ranks (RDMARING_HOST_ID); what passes between nodes is carried by
 rdmaring.transport.Delaying, which delays every message by ``--delay-ms``. Algorithms take turns, round by round; a
-figure is the median over the rounds of the slowest rank's mean time of a call, by persistent plans on registered memory.
+figure is the median over the rounds of the slowest rank's mean time of a call, by plans on registered memory.
 
 Simulated is what `rdmaring.schedule.simulate` says of the same rows with the constants below, and one delay more:
 before a call moves anything, both ends of every link tell each other what they call. The constants are those of two
