@@ -49,6 +49,8 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 	transfer->buffer = (enum rr_buffer_id)buffer;
 	transfer->coordinate = rr_slice_coordinate(work, buffer, work->row->cell, offset);
 	transfer->implied = rr_mode_implied(mode, buffer);
+	transfer->alike = 1;
+	transfer->given = NULL;
 	transfer->piece_count = 0;
 	if (work->engine->out[send->peer]->kind != RR_LINK_MAPPED)
 		fill_pieces(work, offset, transfer);
@@ -70,6 +72,7 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 	struct rr_engine *engine = work->engine;
 	const struct rr_row *row = work->row;
 	uint32_t count = (uint32_t)(row->send_end - row->send_begin);
+	const void *given = NULL;
 	bool all = true;
 
 	slice->target_count = 1; /* dst */
@@ -86,6 +89,8 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 			all = false;
 			continue;
 		}
+		transfer.alike = count - i;
+		transfer.given = given;
 		rr_status status = out->ops->reserve(out, &transfer, &place);
 		if (status < 0)
 			return status;
@@ -93,10 +98,11 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 			all = false;
 			continue;
 		}
-		if (place)
-			slice->targets[slice->target_count++] = place;
-		else
+		if (!place)
 			all = false; /* the peer will read dst itself */
+		else if (place != given) /* else a target already */
+			slice->targets[slice->target_count++] = place;
+		given = transfer.mode == RR_MODE_SLOT ? place : given;
 		slice->fused |= 1ull << i;
 	}
 	slice->store = !slice->landed && !((row->flags & RR_ROW_TRANSIT) && all && count <= RR_SENDS_FUSED_MAX);

@@ -58,6 +58,9 @@ struct rr_transfer {
 	uint64_t coordinate;      /* sender, or implied: byte offset in `buffer` */
 	enum rr_buffer_id buffer; /* SLOT: unused; SOURCE, CMA: the sender's; WRITE: the receiver's */
 	bool implied;             /* see above; coordinate is then known to the receiver, too */
+	/* sender: how many sends of this slice are yet to be reserved, this one counted; the slot that one before it was given */
+	uint32_t alike;
+	const void *given;
 	/* far sender: where the bytes lie after the pass; count 0: in more than RR_PIECES_MAX pieces */
 	struct iovec pieces[RR_PIECES_MAX];
 	uint32_t piece_count;
@@ -76,7 +79,10 @@ struct rr_link_ops {
 	 */
 	rr_status (*open_accept)(struct rr_link *link, const struct rr_open *peer);
 
-	/* *place is NULL where there is nothing to fill. RR_AGAIN: no credit. */
+	/*
+	 * *place is NULL where there is nothing to fill. RR_AGAIN: no credit. A link may answer with the slot `given`,
+	 * which is filled once then: each of the sends that it serves commits or aborts it.
+	 */
 	rr_status (*reserve)(struct rr_link *out, const struct rr_transfer *transfer, void **place);
 	void (*commit)(struct rr_link *out, const struct rr_transfer *transfer);
 	void (*abort)(struct rr_link *out);

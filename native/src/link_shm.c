@@ -6,7 +6,8 @@
  * writer. A DATA line is published by its serial; credit is room in both rings.
  *
  *   sender's segment    ring: [DATA][DATA]...[DATA]     serial = 1 + number of the transfer
- *                       slots: |slice|slice|  free  |   at DATA.slot * 64
+ *                       slots: |slice|slice|  free  |   at DATA.slot * 64; or, with RR_SLOT_COMMON, in those that
+ *                                                       several receivers read (shm_common.h)
  *   receiver's segment  consumed[sender] = number of transfers released
  */
 #define _GNU_SOURCE
@@ -33,6 +34,7 @@ struct link_shm {
 	struct rr_data *ring;
 	uint8_t *slots;
 	uint64_t room_bytes; /* of the slots */
+	uint8_t *common;     /* the slots of all receivers; NULL on a link of messages */
 	struct rr_line *consumed;
 	uint64_t serial;        /* next transfer */
 	uint64_t serial_start;  /* of the first transfer */
@@ -43,6 +45,7 @@ struct link_shm {
 	uint64_t room_after[RR_RING_COUNT]; /* room_end after each transfer in flight */
 	uint64_t reserved_end;
 	uint32_t reserved_slot;
+	int64_t reserved_common; /* number of a common slot, or -1: none */
 	/* receiver */
 	uint8_t *bounce;
 	bool fetched; /* the transfer at `serial` is in the bounce buffer or its landing */
@@ -172,6 +175,21 @@ static bool take_room(struct link_shm *this, uint32_t bytes)
 	return true;
 }
 
+/* The slot that another link was given for the same bytes; or a new one, for the links that follow. */
+static bool take_common(struct link_shm *this, const struct rr_transfer *transfer, void **place)
+{
+	if (!this->common)
+		return false;
+	if (rr_common_join(this->shm, transfer->given, &this->reserved_common))
+		*place = (void *)(uintptr_t)transfer->given;
+	else if (transfer->alike > 1)
+		this->reserved_common = rr_common_take(this->shm, transfer->bytes, place);
+	if (this->reserved_common < 0)
+		return false;
+	this->reserved_slot = RR_SLOT_COMMON | (uint32_t)((uint64_t)((uint8_t *)*place - this->common) / RR_CACHE_LINE);
+	return true;
+}
+
 static int64_t in_flight(const struct link_shm *this)
 {
 	return (int64_t)(this->serial - this->released_seen);
@@ -200,6 +218,8 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 	case RR_MODE_STREAM:
 		break;
 	case RR_MODE_SLOT:
+		if (take_common(this, transfer, place))
+			return RR_OK;
 		if (!take_room(this, transfer->bytes)) {
 			shm_released(link);
 			if (!take_room(this, transfer->bytes))
@@ -232,13 +252,21 @@ static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->slot = this->reserved_slot;
 	line->coordinate = transfer->coordinate;
 	this->serial++;
+	if (this->reserved_common >= 0)
+		rr_common_commit(this->shm, this->reserved_common, link->peer, this->serial);
+	this->reserved_common = -1;
 	rr_publish64(&line->serial, this->serial); /* pairs with shm_peek() */
 	link->dirty = true;
 }
 
 static void shm_abort(struct rr_link *link)
 {
-	(void)link; /* a reserve changes nothing until its commit */
+	struct link_shm *this = self(link);
+
+	/* Of the link's own slots a reserve takes nothing until its commit. */
+	if (this->reserved_common >= 0)
+		rr_common_abort(this->shm, this->reserved_common);
+	this->reserved_common = -1;
 }
 
 /* ---- receiver ---- */
@@ -278,6 +306,15 @@ static rr_status fetch(struct link_shm *this, const struct rr_transfer *transfer
 	return RR_OK;
 }
 
+/* Where the payload lies, or NULL if the line says something impossible. */
+static const uint8_t *payload_of(const struct link_shm *this, const struct rr_data *line)
+{
+	uint64_t at = (uint64_t)(line->slot & ~RR_SLOT_COMMON) * RR_CACHE_LINE;
+	const uint8_t *slots = line->slot & RR_SLOT_COMMON ? this->common : this->slots;
+
+	return slots && at + line->bytes <= this->room_bytes ? slots + at : NULL;
+}
+
 static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transfer, const void **data)
 {
 	struct link_shm *this = self(link);
@@ -296,10 +333,8 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 		return wrong_data(link, line, transfer);
 	switch (transfer->mode) {
 	case RR_MODE_SLOT:
-		if ((uint64_t)line->slot * RR_CACHE_LINE + line->bytes > this->room_bytes)
-			return wrong_data(link, line, transfer);
-		*data = this->slots + (uint64_t)line->slot * RR_CACHE_LINE;
-		return RR_OK;
+		*data = payload_of(this, line);
+		return *data ? RR_OK : wrong_data(link, line, transfer);
 	case RR_MODE_SOURCE:
 		*data = reach_address(&this->reach[transfer->buffer], line->coordinate, line->bytes);
 		return *data ? RR_OK : wrong_data(link, line, transfer);
@@ -370,6 +405,8 @@ rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, bool
 	this->shm = shm;
 	this->ring = rr_page_ring(sender, &shm->layout, (messages ? shm->layout.count : 0) + to);
 	this->slots = messages ? rr_page_message_slots(sender, &shm->layout, to) : rr_page_slots(sender, &shm->layout, to);
+	this->common = messages ? NULL : rr_page_slots(sender, &shm->layout, from);
+	this->reserved_common = -1;
 	this->room_bytes = messages ? shm->layout.message_bytes : shm->layout.link_bytes;
 	this->consumed = rr_page_consumed(receiver, &shm->layout, (messages ? shm->layout.count : 0) + from);
 	this->serial_start = shm->serial_start;

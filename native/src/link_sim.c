@@ -3,7 +3,8 @@
  *
  * Messages take latency, jitter by seed, and the link's time for their bytes; a link keeps its order,
  * different links do not. Stricter than real links: a released slot is overwritten, a write in place
- * lands when it is committed or when it arrives (by seed), credit comes back after a latency.
+ * lands when it is committed or when it arrives (by seed), credit comes back after a latency. By seed again, what goes
+ * alike to several ranks lies in one slot for all of them, which is overwritten when the last has released it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +15,18 @@
 #define IN_FLIGHT_MAX 64u /* transfers of one link; credit is at most this */
 #define POISON 0xa5
 
+struct rr_sim_common { /* a slot that several ranks read */
+	uint32_t uses; /* reserved and not committed, or committed and not released */
+	uint8_t bytes[];
+};
+
 struct message { /* one transfer, from its commit until its credit is back */
 	struct rr_transfer transfer;
 	uint64_t arrives_ns;
 	uint64_t credit_ns; /* RR_SIM_NEVER until released */
 	uint8_t *late;      /* WRITE: where the bytes wait until they land; NULL: they have landed */
 	void *lands;
+	struct rr_sim_common *common; /* SLOT: where the bytes lie; NULL: in the link's own slot */
 };
 
 struct edge {
@@ -31,6 +38,7 @@ struct edge {
 	uint8_t *slots;   /* [slot_count] of slot_bytes */
 	uint8_t *staging; /* likewise, for late writes */
 	bool late;        /* of the reserve under way */
+	struct rr_sim_common *common; /* likewise */
 	/* the sender's OPENs: the receiver may be some operations behind */
 	struct rr_open opens[RR_SIM_OPERATIONS_MAX];
 	uint64_t open_arrives_ns[RR_SIM_OPERATIONS_MAX];
@@ -111,6 +119,35 @@ static void take_credits(struct edge *edge)
 		edge->credited++;
 }
 
+static void leave_common(struct edge *edge, struct rr_sim_common **common)
+{
+	struct rr_sim *sim = edge->sim;
+
+	if (*common && --(*common)->uses == 0) {
+		if (sim->common[edge->from] == *common)
+			sim->common[edge->from] = NULL;
+		memset((*common)->bytes, POISON, sim->spec.slot_bytes);
+		free(*common);
+	}
+	*common = NULL;
+}
+
+/* Join the slot that another link was given, begin one for the links that follow, or neither. */
+static uint8_t *take_common(struct edge *edge, const struct rr_transfer *transfer)
+{
+	struct rr_sim *sim = edge->sim;
+	struct rr_sim_common *last = sim->common[edge->from];
+
+	if (last && transfer->given == last->bytes)
+		edge->common = rr_sim_random(sim, 4) ? last : NULL;
+	else if (transfer->alike > 1 && rr_sim_random(sim, 2))
+		edge->common = sim->common[edge->from] = calloc(1, sizeof(*last) + sim->spec.slot_bytes);
+	if (!edge->common)
+		return NULL;
+	edge->common->uses++;
+	return edge->common->bytes;
+}
+
 static rr_status sim_reserve(struct rr_link *link, const struct rr_transfer *transfer, void **place)
 {
 	struct edge *edge = edge_of(link);
@@ -121,8 +158,10 @@ static rr_status sim_reserve(struct rr_link *link, const struct rr_transfer *tra
 		return peer_state(edge, edge->to) == RR_OK ? RR_AGAIN : RR_ERR_LINK;
 	edge->late = false;
 	*place = NULL;
-	if (transfer->mode == RR_MODE_SLOT)
-		*place = edge->slots + at;
+	if (transfer->mode == RR_MODE_SLOT) {
+		*place = take_common(edge, transfer);
+		*place = *place ? *place : edge->slots + at;
+	}
 	if (transfer->mode == RR_MODE_WRITE) {
 		edge->late = rr_sim_random(edge->sim, 2);
 		*place = edge->late ? edge->staging + at : memory_of(edge, edge->to, transfer->buffer, transfer->coordinate);
@@ -144,6 +183,7 @@ static void sim_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	sim->result.transfer_bytes += transfer->bytes;
 	if (edge->committed >= edge->released)
 		message->credit_ns = RR_SIM_NEVER;
+	message->common = NULL;
 	if (transfer->implied) { /* the receiver may have been here before */
 		edge->committed++;
 		return;
@@ -155,6 +195,8 @@ static void sim_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	if (message->arrives_ns < edge->last_arrival_ns)
 		message->arrives_ns = edge->last_arrival_ns;
 	edge->last_arrival_ns = message->arrives_ns;
+	message->common = edge->common;
+	edge->common = NULL;
 	message->late = NULL;
 	if (edge->late) {
 		message->late = edge->staging + edge->committed % sim->spec.slot_count * sim->spec.slot_bytes;
@@ -168,6 +210,7 @@ static void sim_commit(struct rr_link *link, const struct rr_transfer *transfer)
 static void sim_abort(struct rr_link *link)
 {
 	edge_of(link)->late = false;
+	leave_common(edge_of(link), &edge_of(link)->common);
 }
 
 static uint64_t sim_released(struct rr_link *link)
@@ -204,6 +247,7 @@ static rr_status sim_peek(struct rr_link *link, const struct rr_transfer *wanted
 	switch (sent->mode) {
 	case RR_MODE_SLOT:
 		*data = edge->slots + edge->released % edge->sim->spec.slot_count * edge->sim->spec.slot_bytes;
+		*data = message->common ? message->common->bytes : *data;
 		break;
 	case RR_MODE_SOURCE:
 	case RR_MODE_CMA:
@@ -222,7 +266,9 @@ static void sim_release(struct rr_link *link, uint32_t bytes)
 	struct edge *edge = edge_of(link);
 	struct message *message = &edge->messages[edge->released % IN_FLIGHT_MAX];
 
-	if (edge->released < edge->committed && message->transfer.mode == RR_MODE_SLOT)
+	if (edge->released < edge->committed && message->common)
+		leave_common(edge, &message->common);
+	else if (edge->released < edge->committed && message->transfer.mode == RR_MODE_SLOT)
 		memset(edge->slots + edge->released % edge->sim->spec.slot_count * edge->sim->spec.slot_bytes, POISON, bytes);
 	message->credit_ns = edge->sim->now_ns + delay(edge->sim);
 	edge->released++;
@@ -242,6 +288,9 @@ static void sim_close(struct rr_link *link)
 	struct edge *edge = edge_of(link);
 
 	if (--edge->ends == 0) {
+		for (; edge->released < edge->committed; edge->released++)
+			leave_common(edge, &edge->messages[edge->released % IN_FLIGHT_MAX].common);
+		leave_common(edge, &edge->common);
 		free(edge->slots);
 		free(edge->staging);
 		free(edge);

@@ -7,18 +7,27 @@
 #include "clock.h"
 #include "memory.h"
 #include "order.h"
+#include "stage.h"
 #include "status.h"
 
 /*
- * From how many bytes on ordinary memory is read by the kernel (CMA) instead of copied through slots. The
- * kernel's copy is slower than ours (it pins every page), so it pays only where slots cost more copies
- * than it: with two ranks never, with more the earlier the more there are (a result is copied into a slot
- * for every peer).
- * Measured; docs/BENCHMARKS.md.
+ * Ordinary memory up to so many bytes is copied by us, through slots or staged; what is larger is read by the kernel
+ * (CMA). The kernel's copy is slower than ours (it pins every page), but beyond the caches fewer copies count for
+ * more; with two ranks never. Measured; docs/BENCHMARKS.md.
  */
-static uint64_t cma_bytes_min(int32_t world)
+#define COPIED_BYTES_MAX (4ull << 20)
+/* Among so many ranks, input is staged: it saves them a meeting, which costs more than what pipelining gains. */
+#define STAGED_RANKS_MIN 5
+
+static bool by_kernel(const struct rr_comm *comm, uint64_t bytes)
 {
-	return world <= 2 ? UINT64_MAX : world <= 4 ? 4u << 20 : 1u << 20;
+	return comm->shm.count > 2 && bytes > COPIED_BYTES_MAX;
+}
+
+static bool is_staged(const struct rr_comm *comm, const struct rr_plan *plan, const struct rr_place *place)
+{
+	return comm->shm.count >= STAGED_RANKS_MIN && place->reach == RR_REACH_NONE &&
+	       plan->input_end - plan->input_begin <= COPIED_BYTES_MAX;
 }
 
 void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work)
@@ -50,7 +59,7 @@ rr_status rr_operation_place(struct rr_comm *comm, const void *address, uint64_t
 		out->base = (uint64_t)((const char *)address - region.address) - begin;
 		out->region = region.id;
 		out->reach = RR_REACH_REGION;
-	} else if (bytes >= cma_bytes_min(comm->shm.count)) {
+	} else if (by_kernel(comm, bytes)) {
 		out->base = (uint64_t)(uintptr_t)address - begin;
 		out->reach = RR_REACH_CMA;
 	}
@@ -70,7 +79,7 @@ static rr_status find_places(struct rr_comm *comm, struct rr_work *work, struct 
 	memset(places, 0, RR_BUFFER_COUNT * sizeof(*places));
 	for (int b = 0; b < 2; b++) {
 		if (work->extents)
-			break; /* several pieces: through slots */
+			break; /* several pieces: through slots, or staged */
 		if (plan->place_generation != generation || plan->place_address[b] != addresses[b]) {
 			rr_status status = rr_operation_place(comm, addresses[b], ends[b] - begins[b], begins[b], &plan->place[b]);
 			if (status != RR_OK) {
@@ -83,6 +92,11 @@ static rr_status find_places(struct rr_comm *comm, struct rr_work *work, struct 
 	}
 	if (!work->extents)
 		plan->place_generation = generation;
+	if (is_staged(comm, plan, &places[RR_INPUT])) {
+		rr_status status = rr_stage_input(comm, work, &places[RR_INPUT]);
+		if (status != RR_OK)
+			return status;
+	}
 	if (plan->scratch_bytes)
 		return rr_operation_place(comm, comm->scratch, comm->scratch_bytes, 0, &places[RR_SCRATCH]);
 	return RR_OK;
@@ -102,7 +116,7 @@ static void enter(struct rr_comm *comm, struct rr_work *work)
 static rr_status start(struct rr_comm *comm, struct rr_work *work)
 {
 	struct rr_plan *plan = work->plan;
-	struct rr_buffer buffers[RR_BUFFER_COUNT] = {work->input, work->output, {.zero = comm->scratch}};
+	struct rr_buffer buffers[RR_BUFFER_COUNT] = {work->input, work->output};
 	struct rr_place places[RR_BUFFER_COUNT];
 	rr_status status;
 
@@ -117,6 +131,7 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 	status = find_places(comm, work, places);
 	if (status != RR_OK)
 		return status;
+	buffers[RR_SCRATCH] = (struct rr_buffer){.zero = comm->scratch}; /* it may have moved */
 	status = rr_engine_start(&comm->engine, plan, work->op, buffers, places);
 	if (status != RR_OK)
 		return status;

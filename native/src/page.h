@@ -17,7 +17,7 @@
  *                         operations, then of messages
  *         mailbox lines   two, alternating by mailbox serial; then two payload areas
  *         rings[2 * count] per receiver: DATA lines; of operations, then of messages
- *         slots[count]    per receiver, on page boundaries
+ *         slots[count]    per receiver, on page boundaries; at one's own number those that several receivers read
  *         message slots[count] likewise
  */
 #ifndef RR_PAGE_H
@@ -31,7 +31,7 @@
 #include "wire.h"
 
 #define RR_PAGE_MAGIC 0x45474150474e5252ull /* "RRNGPAGE" */
-#define RR_PAGE_VERSION 3                    /* raise on any change to this picture */
+#define RR_PAGE_VERSION 4                    /* raise on any change to this picture */
 #define RR_ENTRY_COUNT 16u                   /* operations back that can be told apart */
 #define RR_DESCRIPTOR_COUNT 64u              /* fits the low byte of an entry */
 #define RR_MAILBOX_LINE_BYTES 56u            /* payload beside the tag */

@@ -6,6 +6,7 @@
 
 #include "comm.h"
 #include "order.h"
+#include "stage.h"
 #include "status.h"
 
 #define SLICE_BYTES_MIN 4096u
@@ -160,6 +161,7 @@ void rr_plan_unmake(struct rr_plan *plan)
 	rr_schedule_free(plan->rows);
 	free(plan->chunk_offsets);
 	free(plan->peers);
+	free(plan->staged);
 	free(plan);
 }
 
@@ -235,6 +237,11 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
 		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, spec, &plan);
 	if (status < 0)
 		return status;
+	status = rr_stage_find(comm, plan);
+	if (status < 0) {
+		rr_plan_unmake(plan);
+		return status;
+	}
 	rr_drive_take(comm);
 	status = grow_scratch(comm, plan->scratch_bytes);
 	if (status >= 0) {

@@ -12,6 +12,11 @@
 #include "rows.h"
 #include "wire.h"
 
+/* Bytes of the vector. */
+struct rr_range {
+	uint64_t begin, end;
+};
+
 struct rr_plan {
 	struct rr_comm *comm; /* NULL once that is closed */
 	struct rr_plan *list_next, **list_link; /* the communicator's plans */
@@ -33,6 +38,8 @@ struct rr_plan {
 	uint32_t peer_count;
 	bool far; /* some of them are on other nodes */
 	bool uses[RR_BUFFER_COUNT]; /* which buffers this rank's rows touch */
+	struct rr_range *staged; /* of INPUT: what ranks of this node read; see stage.h */
+	uint32_t staged_count;
 	/* what this rank holds: [begin, end) of the vector */
 	uint64_t input_begin, input_end;
 	uint64_t output_begin, output_end;

@@ -268,6 +268,7 @@ void rr_shm_close(struct rr_shm *shm)
 	free(shm->peers);
 	free(shm->index);
 	free(shm->announced);
+	rr_common_free(shm->common);
 	if (shm->memfd >= 0)
 		close(shm->memfd);
 	memset(shm, 0, sizeof(*shm));

@@ -18,6 +18,7 @@
 #include "memory.h"
 #include "page.h"
 #include "rdmaring.h"
+#include "shm_common.h"
 
 /* A peer's registered region as this process sees it. */
 struct rr_mapping {
@@ -54,6 +55,7 @@ struct rr_shm {
 	uint32_t *announced;       /* ids of regions that the peers were told of */
 	uint32_t announced_count, announced_room;
 	uint64_t seen_generation;
+	struct rr_common *common;  /* what our common slots are in use for; NULL until the first */
 	uint64_t open_limit; /* OPENs below this do not overwrite one that a peer may still read */
 };
 

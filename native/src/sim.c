@@ -182,11 +182,12 @@ rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec 
 	states = calloc((size_t)world, sizeof(*states));
 	sim.engines = calloc((size_t)world, sizeof(*sim.engines));
 	sim.plans = calloc((size_t)world, sizeof(*sim.plans));
+	sim.common = calloc((size_t)world, sizeof(*sim.common));
 	sim.devices = rr_sim_devices_new(&sim);
 	sim.result.stuck_rank = -1;
 	sim.result.stuck_row = -1;
 	sim.result.blamed = -1;
-	if (!states || !sim.engines || !sim.plans || !sim.devices)
+	if (!states || !sim.engines || !sim.plans || !sim.common || !sim.devices)
 		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for a simulated world of %d ranks", world);
 	if (status == RR_OK)
 		status = build(&sim, plan_spec, schedules, states);
@@ -203,6 +204,7 @@ rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec 
 			free(states[r].scratch);
 	}
 	rr_sim_devices_free(sim.devices);
+	free(sim.common);
 	free(sim.plans);
 	free(sim.engines);
 	free(states);

@@ -13,9 +13,11 @@
 #include "order.h"
 
 #define PAUSES_OWN_CPU 256u  /* about 3 us: longer than a hand-over between two cores */
-#define PAUSES_SHARED_CPU 4u /* whoever spins here keeps the peer from running */
+#define PAUSES_SHARED_CPU 0u /* whoever spins here keeps the peer from running */
 #define YIELDS 1000u         /* about 1 ms with a neighbour: a training step's jitter stays awake */
 #define YIELDS_A_CLOCK 32u
+#define YIELD_NS_MIN 2000u   /* a shorter one has let nobody run: 0.5 to 1.5 us against 3 and more */
+#define VAIN_YIELDS 64u      /* then sleep: see yield_on() */
 #define EVENTS_MAX 16
 #define LOOK_NS (2 * RR_NS_PER_MS)
 #define SLEEP_NS (10 * RR_NS_PER_MS) /* a waker is certain; this bounds how late a death is seen */
@@ -36,6 +38,8 @@ uint32_t rr_wait_pauses(int32_t ranks_here)
 void rr_wait_start(struct rr_wait *wait, uint32_t pauses, uint32_t yields, int sleeper)
 {
 	wait->idle = 0;
+	wait->vain = 0;
+	wait->vain_max = yields || pauses >= PAUSES_OWN_CPU ? UINT32_MAX : VAIN_YIELDS;
 	wait->pauses = pauses;
 	wait->yields = yields ? yields : YIELDS;
 	wait->sleeper = sleeper;
@@ -46,6 +50,7 @@ void rr_wait_start(struct rr_wait *wait, uint32_t pauses, uint32_t yields, int s
 void rr_wait_moved(struct rr_wait *wait, struct rr_page *page)
 {
 	wait->idle = 0;
+	wait->vain = 0;
 	if (wait->sleepy)
 		rr_wait_stop(wait, page);
 }
@@ -55,6 +60,22 @@ void rr_wait_stop(struct rr_wait *wait, struct rr_page *page)
 	if (wait->sleepy)
 		rr_note32(&page->sleeping, RR_SLEEPS_NOT);
 	wait->sleepy = false;
+}
+
+/*
+ * Ranks that share a processor hand it over by yielding. But Linux passes it on within a group of tasks only, and
+ * every session is one (autogroup), every container another: between groups only sleep hands over. False: it seems so.
+ */
+static bool yield_on(struct rr_wait *wait)
+{
+	if (wait->vain_max == UINT32_MAX) {
+		sched_yield();
+		return true;
+	}
+	uint64_t begin = rr_now_ns();
+	sched_yield();
+	wait->vain = rr_now_ns() - begin < YIELD_NS_MIN ? wait->vain + 1 : 0;
+	return wait->vain < wait->vain_max;
 }
 
 static bool time_to_look(struct rr_wait *wait)
@@ -97,7 +118,8 @@ bool rr_wait_step(struct rr_wait *wait, struct rr_page *page)
 		return false;
 	}
 	if (wait->idle <= wait->pauses + wait->yields) {
-		sched_yield();
+		if (!yield_on(wait))
+			wait->idle = wait->pauses + wait->yields;
 		return wait->idle % YIELDS_A_CLOCK == 0 && time_to_look(wait);
 	}
 	if (!wait->sleepy) {

@@ -85,6 +85,8 @@ enum rr_mode {
 	RR_MODE_STREAM = 4  /* the sender's bytes are pushed, and land where the receiver wants them */
 };
 
+#define RR_SLOT_COMMON 0x80000000u /* in DATA.slot, on shared memory: a slot that several ranks read */
+
 /*
  * DATA: one slice. One cache line; serial is published last, after the payload.
  *
