@@ -19,6 +19,7 @@ SUBCOMMANDS = {
     "bench": "Time the collectives over a range of sizes.",
     "links": "Measure every edge between the ranks, and name the slow one.",
     "schedule": "Print, verify and save schedules.",
+    "simulate": "Predict times against ranks and bytes, and where algorithms cross.",
     "doctor": "Say what is wrong with this machine or a pair of machines, why, and what to do.",
     "trace": "Record slices of all ranks on one time line, for Perfetto.",
 }

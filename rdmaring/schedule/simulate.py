@@ -21,6 +21,7 @@ __all__ = ["Cluster", "Outcome", "Simulator", "simulate"]
 
 EVENTS_MAX = 200_000  # slices of all rows that are simulated one by one
 EVENT_ROWS_MAX = 250_000
+PERIOD_MAX = 256  # ranks that may differ before the same ones come again
 ARRAY_SLICES_MAX = 20_000  # rows of one rank times their slices
 
 
@@ -43,7 +44,7 @@ class Simulator:
     def pattern(self) -> Pattern | None:
         """What all ranks do alike; None if they do not."""
         if self._pattern is None and self._irregular is None:
-            for period in dict.fromkeys((1, self.sizes[0])):
+            for period in dict.fromkeys((1, min(self.sizes[0], PERIOD_MAX))):
                 try:
                     self._pattern = find_pattern(self.schedule, period)
                     return self._pattern
