@@ -103,6 +103,8 @@ def init(
     require: str | None = None,
     tcp_streams: int | None = None,
     verbs: Mapping[str, Any] | None = None,
+    tuning: str | os.PathLike[str] | None = None,
+    probe: bool | None = None,
 ) -> Communicator:
     """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
 
@@ -126,6 +128,10 @@ def init(
     verbs: settings of RDMA links, such as {"qps": 2, "service_level": 3, "devices": "mlx5_0"}: qps, retry_timeout_s,
         retry_count, rnr_retry, service_level, traffic_class, hop_limit, gid_index, devices. Default:
         RDMARING_VERBS_QPS and so on.
+    tuning: a file that `rdmaring tune` made, the same on all ranks: algorithms are chosen by what it has measured.
+        Default: RDMARING_TUNING, else constants built in. A file of other hosts, transports or devices is not used,
+        with a warning. "": none, whatever the variable says.
+    probe: True: measure latency and rate of the links, at most 200 ms, and choose by that. Default: RDMARING_PROBE.
 
     Raises:
         ArgumentError: arguments or variables that do not fit.
@@ -141,8 +147,17 @@ def init(
     if reorder is not None:
         chosen = settings.with_ring_order(chosen, reorder)
     served = group.served(transport)
-    chosen = settings.with_arguments(chosen, transport=served, require=require, tcp_streams=tcp_streams, verbs=verbs)
+    chosen = settings.with_arguments(
+        chosen,
+        transport=served,
+        require=require,
+        tcp_streams=tcp_streams,
+        verbs=verbs,
+        tuning=tuning,
+        probe=probe,
+    )
     settings.set_log_level(os.environ)
+    file = group.tuning_file(chosen)
     try:
         wire = ffi.string(lib.rr_wire_name()).decode()
         meeting = rendezvous.join(rank, size, address, chosen.timeout_s, store=store, mpi=mpi, wire=wire)
@@ -159,6 +174,11 @@ def init(
     comm = Communicator(handle, meeting.rank, meeting.world, "world", chosen, meeting)
     try:
         group.set_ring(comm)
+        group.set_constants(comm, meeting.exchange, file)
+        if chosen.probe:
+            from rdmaring.probe import probed
+
+            comm._use_constants(probed(comm))
         if reorder is True:
             from rdmaring.diagnose.links.probe import measured_order
 

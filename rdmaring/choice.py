@@ -1,31 +1,44 @@
-"""Which algorithm serves a call: a function of sizes and world alone, so that all ranks choose alike.
+"""Which algorithm serves a call: the one that takes least, by measured times where there are some, else by predictions.
 
-The constants are measured (docs/BENCHMARKS.md). They are part of no bits but of those that depend on the
-algorithm; a forced ``algorithm=`` or RDMARING_ALGORITHM goes before them.
+A pure function of what all ranks share: the call, the shape of the job, and constants whose digest stands in the
+descriptor of every operation. A forced ``algorithm=`` or RDMARING_ALGORITHM goes before it. See docs/TUNING.md.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-MAILBOX_BYTES_MAX = 16384  # what a mailbox holds (native/src/page.h)
-MAILBOX_WORLD_MAX = 64
+from rdmaring.schedule import algorithms_of, cost
+from rdmaring.schedule.cluster import Shape
+from rdmaring.tuning.constants import MAILBOX_BYTES_MAX, MAILBOX_WORLD_MAX, Constants, in_mailbox
 
-# All-reduce through mailboxes: every rank reads every payload whole, N times the work of two-shot, and
-# meets the others once instead of twice. With two ranks on two CPUs a meeting is cheap; with more ranks
-# than CPUs it is a round of context switches.
-MAILBOX_BYTES_OF_TWO = 8192
-MAILBOX_READ_BYTES_MAX = 131072  # by one rank in all: bounds what wide worlds take through mailboxes
-DIRECT_WORLD_MAX = 32  # two-shot opens a link to every rank; wider worlds take the ring
-
-# Between nodes, where every message is a trip: docs/BENCHMARKS.md.
-FAR_MAILBOX_BYTES = 4096
-FAR_MAILBOX_WORLD_MAX = 8
-FAR_DIRECT_BYTES = 1 << 20
-FAR_DIRECT_WORLD_MAX = 8
+__all__ = ["MAILBOX_BYTES_MAX", "MAILBOX_WORLD_MAX", "Candidate", "Choice", "Chooser", "Explanation", "candidates_of"]
 
 SLICE_BYTES = 256 << 10
 SCRATCH_CELL_BYTES = 1 << 20  # of one cell: rounds keep scratch small whatever the vector's size
+
+# An edge to every rank costs set-up and memory: wider worlds take algorithms with few peers.
+ALL_PEERS_WORLD_MAX = 32
+ALL_PEERS = ("direct", "direct1")
+# Never chosen: it is there to be measured against.
+TEXTBOOK = ("naive",)
+REMEMBERED_MAX = 4096  # choices
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One algorithm for one call. seconds: what it is chosen by: measured_s if there is one, else predicted_s."""
+
+    algorithm: str
+    mailbox: bool
+    predicted_s: float
+    measured_s: float | None
+
+    @property
+    def seconds(self) -> float:
+        return self.predicted_s if self.measured_s is None else self.measured_s
 
 
 @dataclass(frozen=True)
@@ -38,34 +51,113 @@ class Choice:
     reason: str
 
 
-def mailbox_bytes(world: int) -> int:
-    """The largest all-reduce that goes through mailboxes."""
-    if world > MAILBOX_WORLD_MAX:
-        return 0
-    return MAILBOX_BYTES_OF_TWO if world == 2 else min(MAILBOX_BYTES_MAX, MAILBOX_READ_BYTES_MAX // world)
+def candidates_of(collective: str, nodes: Sequence[int]) -> tuple[str, ...]:
+    """The algorithms that may be chosen on ranks of these nodes."""
+    name = "all_reduce" if collective == "barrier" else collective
+    return tuple(_candidates(name, nodes))
 
 
-def _choose_far(collective: str, nbytes: int, world: int, nodes: int) -> Choice:
-    """Between nodes: what counts is how often a message waits for the one before it, and what each host sends."""
-    where = f"{world} ranks on {nodes} nodes"
-    if collective in ("all_reduce", "barrier") and nbytes <= FAR_MAILBOX_BYTES and world <= FAR_MAILBOX_WORLD_MAX:
-        return Choice("direct1", True, SLICE_BYTES, f"{nbytes} bytes fit a message to every rank of {where}: one hop")
-    if nbytes <= FAR_DIRECT_BYTES and world <= FAR_DIRECT_WORLD_MAX:
-        return Choice("direct", False, SLICE_BYTES, f"{nbytes} bytes, {where}: two hops, an edge to every rank")
-    return Choice("ring", False, SLICE_BYTES, f"{where}: two links a rank, 2(N-1)/N of the vector sent")
+def _candidates(collective: str, nodes: Sequence[int]) -> Iterator[str]:
+    known = [name for name in algorithms_of(collective) if (collective, name) in cost.FORMS]
+    for name in known:
+        if name in TEXTBOOK and len(known) > 1:
+            continue
+        if name in ALL_PEERS and len(nodes) > ALL_PEERS_WORLD_MAX and len(known) > len(ALL_PEERS):
+            continue
+        if name == "hierarchical" and len(set(nodes)) in (1, len(nodes)):
+            continue
+        yield name
 
 
-def choose(collective: str, nbytes: int, world: int, nodes: int = 1) -> Choice:
-    """The algorithm for ``nbytes`` of vector per rank."""
-    if nodes > 1:
-        return _choose_far(collective, nbytes, world, nodes)
-    if collective in ("all_reduce", "barrier") and nbytes <= mailbox_bytes(world):
-        return Choice(
-            "direct1",
-            True,
-            SLICE_BYTES,
-            f"{nbytes} bytes fit a mailbox (up to {mailbox_bytes(world)} bytes among {world} ranks): one hop",
-        )
-    if world <= DIRECT_WORLD_MAX:
-        return Choice("direct", False, SLICE_BYTES, f"all {world} ranks share memory: fewest steps and passes over it")
-    return Choice("ring", False, SLICE_BYTES, f"{world} ranks: two links a rank, 2(N-1)/N of the vector sent")
+class Chooser:
+    """The choices among one set of ranks, by one set of constants. Remembers them."""
+
+    def __init__(self, nodes: Sequence[int], constants: Constants) -> None:
+        """nodes: of each rank."""
+        self.nodes = tuple(nodes)
+        self.constants = constants
+        sizes = tuple(count for _, count in sorted(Counter(self.nodes).items()))
+        self._shape = Shape.of_sizes(sizes)
+        self._table = constants.table(sizes)
+        self._chosen: dict[tuple[str, int], Choice] = {}
+
+    @property
+    def world(self) -> int:
+        return len(self.nodes)
+
+    def choose(self, collective: str, nbytes: int) -> Choice:
+        """For ``nbytes`` of the whole vector."""
+        found = self._chosen.get((collective, nbytes))
+        if found is None:
+            if len(self._chosen) >= REMEMBERED_MAX:
+                self._chosen.clear()
+            found = self._chosen[(collective, nbytes)] = self.best(collective, self.candidates(collective, nbytes))
+        return found
+
+    def candidates(self, collective: str, nbytes: int) -> list[Candidate]:
+        """All that may be chosen, with their times."""
+        return [self.candidate(collective, name, nbytes) for name in candidates_of(collective, self.nodes)]
+
+    def candidate(self, collective: str, algorithm: str, nbytes: int) -> Candidate:
+        """What one algorithm takes."""
+        name = "all_reduce" if collective == "barrier" else collective
+        mailbox = in_mailbox(algorithm, nbytes, self.world)
+        costs = self.constants.costs(self._shape.largest, mailbox=mailbox)
+        predicted_s = cost.predict(name, algorithm, nbytes, self._shape, costs)
+        measured_s = self._table.measured_s(name, algorithm, nbytes) if self._table else None
+        return Candidate(algorithm, mailbox, predicted_s, measured_s)
+
+    def best(self, collective: str, candidates: Sequence[Candidate]) -> Choice:
+        """The least. If some were measured, only those: one that was refused for wrong numbers is not chosen either."""
+        if collective == "barrier":  # nothing is as quick, and predictions of nothing all look alike
+            candidates = [each for each in candidates if each.mailbox] or candidates
+        measured = [each for each in candidates if each.measured_s is not None]
+        ordered = sorted(measured or candidates, key=lambda each: each.seconds)
+        first = ordered[0]
+        how = "measured" if measured else "predicted"
+        reason = f"{how} {time_text(first.seconds)}"
+        if len(ordered) > 1:
+            reason += f"; next {ordered[1].algorithm} {time_text(ordered[1].seconds)}"
+        return Choice(first.algorithm, first.mailbox, SLICE_BYTES, f"{reason}; constants {self.constants.source}")
+
+
+def time_text(seconds: float) -> str:
+    """For people: ``3.2 us``, ``41 ms``."""
+    for unit, scale in (("us", 1e6), ("ms", 1e3)):
+        if seconds * scale < 999.5:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+class Explanation(str):
+    """What ``Communicator.explain`` gives: text to print, and what it says as fields.
+
+    collective, nbytes, world: of the call. choice: what serves it, and the reason. candidates: with predicted and,
+    where the tuning file has them, measured seconds. constants: where those come from, with their digest.
+    """
+
+    collective: str
+    nbytes: int
+    world: int
+    choice: Choice
+    candidates: tuple[Candidate, ...]
+    constants: str
+
+    def __new__(
+        cls, collective: str, nbytes: int, chooser: Chooser, choice: Choice, candidates: Sequence[Candidate]
+    ) -> Explanation:
+        constants = f"{chooser.constants.source} ({chooser.constants.digest:08x})"
+        nodes = len(set(chooser.nodes))
+        where = f"{chooser.world} ranks" + (f" on {nodes} nodes" if nodes > 1 else "")
+        lines = [f"{collective} of {nbytes} bytes among {where}: {choice.algorithm} ({choice.reason})"]
+        lines.append(f"  {'algorithm':<14}{'predicted':>12}{'measured':>12}")
+        for each in sorted(candidates, key=lambda each: each.seconds):
+            measured = "-" if each.measured_s is None else time_text(each.measured_s)
+            marks = ", ".join(["chosen"] * (each.algorithm == choice.algorithm) + ["mailbox"] * each.mailbox)
+            line = f"  {each.algorithm:<14}{time_text(each.predicted_s):>12}{measured:>12}  {marks}"
+            lines.append(line.rstrip())
+        lines.append(f"  constants: {constants}")
+        self = super().__new__(cls, "\n".join(lines))
+        self.collective, self.nbytes, self.world = collective, nbytes, chooser.world
+        self.choice, self.candidates, self.constants = choice, tuple(candidates), constants
+        return self

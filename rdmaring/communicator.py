@@ -13,11 +13,13 @@ import numpy as np
 from rdmaring import group, memory
 from rdmaring._native import check, ffi, lib, raise_interrupt
 from rdmaring.buffers import as_vector
+from rdmaring.choice import Explanation
 from rdmaring.collectives import Collectives
 from rdmaring.errors import ArgumentError
 from rdmaring.plan import COLLECTIVE_CODE, Shape, choice_of
 from rdmaring.settings import Settings
 from rdmaring.topology import Link, link_of
+from rdmaring.tuning.fingerprint import Facts
 from rdmaring.work import RunStats, run_stats
 
 log = logging.getLogger("rdmaring")
@@ -43,6 +45,7 @@ class Communicator(Collectives):
         super().__init__(handle, rank, size, name, settings)
         self._keep = keep  # the rendezvous, which ends with us
         self._ending = threading.RLock()  # abort() of another thread beside close()
+        self._facts: Facts | None = None  # of the world: hosts, transports, devices
         self._program_trace: Any = None  # of RDMARING_TRACE
 
     # ---- memory ----
@@ -108,15 +111,22 @@ class Communicator(Collectives):
                 found[peer] = (record.sent_bytes, record.received_bytes)
         return found
 
-    def explain(self, nbytes: int, collective: str = "all_reduce", dtype: Any = np.float32) -> str:
-        """What would serve a vector of ``nbytes`` per rank, and why."""
+    def explain(self, nbytes: int, collective: str = "all_reduce", dtype: Any = np.float32) -> Explanation:
+        """What would serve a vector of ``nbytes``, why, and what the others would take.
+
+        nbytes: of the whole vector. Local. Returns text to print, with fields: ``choice``, ``candidates`` (each with
+        its predicted and, from a tuning file, measured seconds), ``constants``.
+        """
         if collective not in COLLECTIVE_CODE:
             raise ArgumentError(f"collective is {collective!r}; accepted are {', '.join(COLLECTIVE_CODE)}")
         wanted = np.dtype(dtype)
         root = 0 if collective in ("broadcast", "reduce") else None
         shape = Shape(collective, nbytes // wanted.itemsize, 0, wanted.itemsize, root=root)
-        choice = choice_of(shape, self.size, self.node_count)
-        return f"{collective} of {nbytes} bytes among {self.size} ranks: {choice.algorithm} ({choice.reason})"
+        if not 0 <= nbytes < 1 << 60:
+            raise ArgumentError(f"nbytes is {nbytes}; accepted are 0 to 2^60 - 1")
+        choice = choice_of(shape, self._chooser)
+        found = self._chooser.candidates(collective, nbytes)
+        return Explanation(collective, nbytes, self._chooser, choice, found)
 
     def trace(self, path: str | os.PathLike[str] | None = None, *, record_count: int = 1 << 17) -> Tracing:
         """A context manager that notes what every rank does with each slice, and when. Collective, at both ends.

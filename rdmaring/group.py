@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ from rdmaring._native import ffi, lib, with_exchange
 from rdmaring.errors import ArgumentError
 from rdmaring.settings import Settings
 from rdmaring.topology import order_within, ring_order
+from rdmaring.tuning.constants import built_in
+from rdmaring.tuning.file import TuningFile, load
+from rdmaring.tuning.fingerprint import agree, own_record
 
 if TYPE_CHECKING:
     from rdmaring.communicator import Communicator
@@ -85,9 +89,45 @@ def use_ring(comm: Communicator, order: tuple[int, ...]) -> None:
     """From now on rings visit the ranks in this order, equal on all of them; in groups split off later, too."""
     comm._settings = replace(comm._settings, ring_order=order)
     set_ring(comm)
-    comm._fast.clear()
-    comm._small.clear()
-    comm._plans.clear()
+    comm._forget_plans()
+
+
+def tuning_file(settings: Settings) -> TuningFile | None:
+    """What the settings name, read and checked.
+
+    Raises:
+        ArgumentError: there is none, or it is none.
+    """
+    return load(settings.tuning, "tuning (or RDMARING_TUNING)") if settings.tuning else None
+
+
+def set_constants(comm: Communicator, exchange: Callable[[bytes], bytes], file: TuningFile | None) -> None:
+    """By which constants algorithms are chosen: the file's if it is for this job, else those built in. Collective.
+
+    Raises:
+        ArgumentError: the ranks have different files, or not all want a probe; on all ranks alike.
+    """
+    links = comm.links
+    record = own_record(
+        (link.transport for link in links),
+        (link.device for link in links if link.device),
+        file=file.digest if file else "",
+        probe=comm._settings.probe,
+    )
+    facts = agree(exchange(record), comm._nodes)
+    comm._facts = facts
+    constants = built_in(facts.transport, facts.processors)
+    if file is not None:
+        differences = file.fingerprint.differences(facts.fingerprint)
+        if not differences:
+            constants = file.constants.on(facts.processors)
+        elif comm.rank == 0:
+            warnings.warn(
+                f"the tuning file {file.path} is not used, as it is for another job: {'; '.join(differences)}. "
+                "`rdmaring tune` makes one for this",
+                stacklevel=3,
+            )
+    comm._use_constants(constants)
 
 
 def _round(parent: Communicator, mine: bytes) -> list[bytes]:
@@ -136,4 +176,6 @@ def split(parent: Communicator, color: int | None, key: int) -> Communicator | N
         settings = replace(settings, ring_order=order_within(settings.ring_order, ranks))
     comm = Communicator(handle, ranks.index(parent.rank), len(ranks), name, settings)
     set_ring(comm)
+    comm._facts = parent._facts
+    comm._use_constants(parent._chooser.constants)
     return comm

@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Any
 from rdmaring import chunks
 from rdmaring._native import check, ffi, lib
 from rdmaring.buffers import FLOAT_CODES, REDOP_CODE
-from rdmaring.choice import (
-    MAILBOX_BYTES_MAX,
-    MAILBOX_WORLD_MAX,
-    SCRATCH_CELL_BYTES,
-    SLICE_BYTES,
-    Choice,
-    choose,
-)
+from rdmaring.choice import SCRATCH_CELL_BYTES, SLICE_BYTES, Choice, Chooser
 from rdmaring.errors import ArgumentError, ArgumentTypeError
 from rdmaring.schedule import ORDERED, SHAPED, Algorithm, Own, Schedule, ScheduleError, algorithms_of, generate
 from rdmaring.schedule.encode import encode_rank
 from rdmaring.schedule.own_rows import proven
+from rdmaring.tuning.constants import in_mailbox
 
 if TYPE_CHECKING:
     from rdmaring.running import Runner
@@ -90,16 +84,15 @@ def _forced(shape: Shape, world: int) -> Choice:
         raise ArgumentError(
             f"algorithm is {algorithm!r}; accepted for {collective} are {', '.join(algorithms_of(collective))}"
         )
-    nbytes = shape.count * shape.element_bytes
-    mailbox = algorithm == "direct1" and nbytes <= MAILBOX_BYTES_MAX and world <= MAILBOX_WORLD_MAX
+    mailbox = in_mailbox(algorithm, shape.count * shape.element_bytes, world)
     return Choice(algorithm, mailbox, SLICE_BYTES, "forced")
 
 
-def choice_of(shape: Shape, world: int, nodes: int) -> Choice:
+def choice_of(shape: Shape, chooser: Chooser) -> Choice:
     """The forced algorithm, or the library's choice."""
     if shape.algorithm is not None:
-        return _forced(shape, world)
-    return choose(shape.collective, shape.count * shape.element_bytes, world, nodes)
+        return _forced(shape, chooser.world)
+    return chooser.choose(shape.collective, shape.count * shape.element_bytes)
 
 
 def _offsets(shape: Shape, schedule: Schedule) -> Sequence[int]:
@@ -139,7 +132,7 @@ class NativePlan:
                 schedule = proven(shape.algorithm, collective, comm.size, shape.root)
             built_in = schedule is None
             if schedule is None:
-                choice = choice_of(shape, comm.size, comm.node_count)
+                choice = choice_of(shape, comm._chooser)
                 order = comm._order if choice.algorithm in ORDERED else None
                 nodes = comm._nodes if choice.algorithm in SHAPED else None
                 rows, schedule = _schedule(
@@ -166,6 +159,7 @@ class NativePlan:
         spec.slice_bytes = choice.slice_bytes
         spec.mailbox = choice.mailbox
         spec.algorithm = choice.algorithm.encode()
+        spec.costs = comm._chooser.constants.digest
         # Rounds cut chunks; a row of several chunks lies in its cell as a whole.
         if schedule.scratch_cells and not choice.mailbox and (built_in or _one_chunk_a_row(schedule, comm.size)):
             largest = max(after - before for before, after in zip(self.offsets, self.offsets[1:], strict=False))

@@ -8,10 +8,12 @@ import numpy as np
 
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
 from rdmaring.buffers import BYTES, Vector, as_vector
+from rdmaring.choice import Chooser
 from rdmaring.errors import ArgumentError, ClosedError
 from rdmaring.plan import NativePlan, Plan, Shape, check_algorithm
 from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.settings import Settings
+from rdmaring.tuning.constants import Constants, built_in
 from rdmaring.work import Work
 
 PLANS_MAX = 512  # cached; the oldest goes first
@@ -42,6 +44,7 @@ class Runner:
         self.name = name
         self._settings = settings
         self._nodes: tuple[int, ...] = tuple(lib.rr_comm_node(handle, each) for each in range(size))
+        self._chooser = Chooser(self._nodes, built_in("tcp" if self.node_count > 1 else "shm", None))
         self._order: tuple[int, ...] | None = None  # in which rings visit the ranks; None: 0, 1, ..., N - 1
         self._plans: dict[Shape, NativePlan] = {}
         self._fast: dict[tuple[int, Any, str, Algorithm | None], Any] = {}
@@ -52,6 +55,16 @@ class Runner:
     def node_count(self) -> int:
         """On how many nodes the ranks are."""
         return max(self._nodes) + 1
+
+    def _use_constants(self, constants: Constants) -> None:
+        """From now on algorithms are chosen by these, equal on all ranks."""
+        self._chooser = Chooser(self._nodes, constants)
+        self._forget_plans()
+
+    def _forget_plans(self) -> None:
+        self._fast.clear()
+        self._small.clear()
+        self._plans.clear()
 
     def _check_open(self) -> None:
         if self._handle is None:

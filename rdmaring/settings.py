@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import operator
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,8 @@ VARIABLES: dict[str, str] = {
     "RDMARING_HOST_ID": "name of this host, instead of the kernel's boot id",
     "RDMARING_TIMEOUT": "seconds an operation may take, and the assembly of the world",
     "RDMARING_ALGORITHM": "algorithm of every collective that has it",
+    "RDMARING_TUNING": "file of measured times, made by `rdmaring tune`, by which algorithms are chosen",
+    "RDMARING_PROBE": "1: constants by which algorithms are chosen are measured when the world is made",
     "RDMARING_RING_ORDER": "ranks as rings visit them, such as 0,2,1,3; `rdmaring links --reorder` prints it",
     "RDMARING_TRANSPORT": "what may serve edges between nodes: tcp, verbs, or both between commas",
     "RDMARING_REQUIRE": "rdma: init() raises where an edge between nodes would go over TCP",
@@ -59,6 +62,8 @@ class Settings:
 
     timeout_s: float = TIMEOUT_S_DEFAULT
     algorithm: str | None = None
+    tuning: str | None = None  # path of a tuning file
+    probe: bool = False
     ring_order: tuple[int, ...] | None = None  # of the world: ranks as rings visit them
     transports: tuple[str, ...] = TRANSPORTS  # that may serve edges between nodes
     require_rdma: bool = False
@@ -117,6 +122,8 @@ def with_arguments(
     require: str | None = None,
     tcp_streams: int | None = None,
     verbs: Mapping[str, Any] | None = None,
+    tuning: str | os.PathLike[str] | None = None,
+    probe: bool | None = None,
 ) -> Settings:
     """What init() was given goes before the variables.
 
@@ -137,6 +144,15 @@ def with_arguments(
         settings = replace(settings, tcp_streams=tcp_streams)
     if verbs is not None:
         settings = replace(settings, verbs=verbs_settings.with_arguments(settings.verbs, verbs))
+    if tuning is not None:
+        settings = replace(settings, tuning=os.fspath(tuning) or None)
+    if probe is not None:
+        settings = replace(settings, probe=bool(probe))
+    if settings.probe and settings.tuning:
+        raise ArgumentError(
+            f"a probe (probe= or RDMARING_PROBE) and the tuning file {settings.tuning!r}; accepted is one of the two",
+            hint="tuning='' or probe=False goes before the variables",
+        )
     if settings.require_rdma and "verbs" not in settings.transports:
         raise ArgumentError("require='rdma' with transport='tcp'; accepted is a transport that has RDMA: verbs")
     if settings.require_rdma and (settings.link_library or settings.link_transport):
@@ -166,6 +182,8 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
     return Settings(
         timeout_s=timeout_s,
         algorithm=algorithm,
+        tuning=env.get("RDMARING_TUNING") or None,
+        probe=env.get("RDMARING_PROBE", "0") not in ("", "0"),
         ring_order=_ranks(env, "RDMARING_RING_ORDER"),
         transports=_transports(env.get("RDMARING_TRANSPORT") or ",".join(TRANSPORTS), "RDMARING_TRANSPORT"),
         require_rdma=_requires_rdma(env.get("RDMARING_REQUIRE") or None, "RDMARING_REQUIRE"),

@@ -8,7 +8,6 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from rdmaring.bench.records import Cell, Host, Line, Report, Traffic, make_cell
 from rdmaring.buffers import dtype_code
 from rdmaring.communicator import Communicator
 from rdmaring.plan import Shape, choice_of
+from rdmaring.tuning.fingerprint import cpu_name
 
 SAMPLE_S = 1e-3  # of an automatic batch: beside it, clocks and the spread of the barrier are small
 PILOT_S = 2e-4  # from this on a batch tells what a call takes
@@ -73,8 +73,7 @@ class Bench:
                 root=case.root,
                 algorithm=case.algorithm,
             ),
-            comm.size,
-            comm.node_count,
+            comm._chooser,
         )
         cells: dict[str, Cell] = {}
         traffic = None
@@ -181,21 +180,12 @@ def gather_traffic(comm: Communicator, mine: data.Array) -> Traffic:
 def host() -> Host:
     """This machine."""
     return Host(
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         cpus=os.cpu_count() or 1,
         simd=str(ffi.string(lib.rr_simd_name()).decode()),
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
     )
-
-
-def _cpu_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def links(comm: Communicator) -> tuple[str, ...]:

@@ -20,12 +20,14 @@ import numpy as np
 
 from rdmaring import chunks, rendezvous
 from rdmaring._version import __version__
-from rdmaring.choice import choose
+from rdmaring.choice import Chooser
 from rdmaring.schedule import ORDERED, Buffer, Op, Row, Schedule, generate
 from rdmaring.transport import wire
 from rdmaring.transport.reference_edges import Meeting, WireError
 from rdmaring.transport.reference_tcp import STREAMS_DEFAULT, TcpLink
 from rdmaring.transport.reference_verbs import REACH_REGION, Memory, Rail, VerbsLink, find_rail
+from rdmaring.tuning.constants import built_in
+from rdmaring.tuning.fingerprint import agree, own_record
 
 SLOT_BYTES = 256 << 10
 SLOT_COUNT = 4
@@ -82,6 +84,8 @@ class Reference:
         self._rail = rail
         rails = [rail.bytes] if rail else []
         self._meeting = Meeting(rank, world, exchange, key, rails, slot_bytes=SLOT_BYTES, slot_count=SLOT_COUNT)
+        facts = agree(exchange(own_record(["verbs" if rail else "tcp"], [])), self._meeting.nodes)
+        self._chooser = Chooser(self._meeting.nodes, built_in(facts.transport, facts.processors))
         self._links: dict[int, TcpLink | VerbsLink] = {}
         self._tiny_serial = 0
         self._deadline = 0.0
@@ -95,7 +99,7 @@ class Reference:
             WireError: a peer failed, or did what docs/WIRE.md does not say.
         """
         nodes = self._meeting.nodes
-        choice = choose("all_reduce", x.nbytes, self.world, max(nodes) + 1)
+        choice = self._chooser.choose("all_reduce", x.nbytes)
         name = algorithm or choice.algorithm
         order = tuple(sorted(range(self.world), key=lambda rank: (nodes[rank], rank)))
         turned = order if name in ORDERED and order != tuple(range(self.world)) else None
@@ -142,6 +146,7 @@ class Reference:
             round_count=1,
             mailbox=int(mailbox),
             algorithm=schedule.algorithm.encode(),
+            costs=self._chooser.constants.digest,
         )
         return wire.descriptor_hash(body).to_bytes(8, "little") + body[8:]
 

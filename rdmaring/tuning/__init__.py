@@ -1,1 +1,1 @@
-"""What choices are made by: constants, where they come from, and whether all ranks have the same. See docs/TUNING.md."""
+"""What choices are made by: constants, where they come from, and whether ranks agree. See docs/TUNING.md."""

@@ -1,8 +1,9 @@
-"""The constants by which algorithms are chosen: built in for each transport, and those of a file or a probe. Pure data."""
+"""The constants by which algorithms are chosen: built in for each transport, or of a file or a probe. Pure data."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ class Table:
             return None
         if nbytes <= times[0][0]:
             return times[0][1]
-        for (before, before_s), (after, after_s) in zip(times, times[1:], strict=False):
+        for (before, before_s), (after, after_s) in itertools.pairwise(times):
             if nbytes <= after:
                 share = math.log(nbytes / before) / math.log(after / before)
                 return math.exp((1 - share) * math.log(before_s) + share * math.log(after_s))
@@ -75,7 +76,7 @@ class Constants:
     def digest(self) -> int:
         """32 bits of SHA-256 over all numbers, never 0: stands in the descriptor of every operation."""
         plain = {kind: asdict(getattr(self, kind)) for kind in KINDS}
-        tables = [[list(table.sizes), sorted([*key, *times] for key, times in table.times.items())] for table in self.tables]
+        tables = [[table.sizes, sorted([*key, *times] for key, times in table.times.items())] for table in self.tables]
         text = json.dumps([plain, tables], sort_keys=True, allow_nan=False)  # repr of floats: every bit counts
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") or 1
 

@@ -32,12 +32,13 @@ class Fingerprint:
     transports: tuple[str, ...]
     devices: tuple[str, ...]
 
-    def differences(self, other: Fingerprint) -> list[str]:
-        """In words, which parts differ: ours against the other's."""
+    def differences(self, job: Fingerprint) -> list[str]:
+        """In words, which parts of a file's fingerprint are others than the job's."""
         return [
-            f"{name} are {', '.join(getattr(self, name)) or 'none'} here, {', '.join(getattr(other, name)) or 'none'} there"
+            f"{name} are {', '.join(here) or 'none'}, the file has {', '.join(there) or 'none'}"
             for name in ("hosts", "transports", "devices")
-            if getattr(self, name) != getattr(other, name)
+            for here, there in [(getattr(job, name), getattr(self, name))]
+            if here != there
         ]
 
 
@@ -118,7 +119,7 @@ def _check_same(values: Sequence[Any], argument: str, what: str) -> None:
     if other is not None:
         has = ["no " + what if not value else f"{what} {value}" if isinstance(value, str) else what for value in values]
         raise ArgumentError(
-            f"the ranks differ in {argument}: rank 0 has {has[0]}, rank {other} has {has[other]}; accepted is the same on "
-            "all ranks",
+            f"the ranks differ in {argument}: rank 0 has {has[0]}, rank {other} has {has[other]}; accepted is the same "
+            "on all ranks",
             hint="give every rank the same file and arguments: they would choose different algorithms",
         )

@@ -21,23 +21,25 @@ LEVELS = {
     "schedule": 2,
     "rendezvous": 2,
     "verbs_settings": 2,
+    "tuning": 3,
     "settings": 3,
     "buffers": 3,
     "chunks": 3,
-    "choice": 3,
+    "choice": 4,
     "topology": 3,
     "work": 3,
     "memory": 4,
-    "transport": 4,
-    "plan": 4,
+    "transport": 5,
+    "plan": 5,
     "launch": 5,
-    "running": 5,
-    "collectives": 6,
-    "communicator": 7,
-    "diagnose": 8,  # below __init__: init(reorder=True) measures the links
-    "__init__": 9,
-    "bench": 10,
-    "cli": 11,
+    "running": 6,
+    "collectives": 7,
+    "communicator": 8,
+    "diagnose": 9,  # below __init__: init(reorder=True) measures the links
+    "probe": 9,  # likewise: init(probe=True)
+    "__init__": 10,
+    "bench": 11,
+    "cli": 12,
 }
 # Modules that are one room with another: to split a communicator is to make communicators.
 ROOM_OF = {"group": "communicator"}
