@@ -24,7 +24,7 @@ ALL_PEERS_WORLD_MAX = 32
 ALL_PEERS = ("direct", "direct1")
 # Never chosen: it is there to be measured against.
 TEXTBOOK = ("naive",)
-REMEMBERED_MAX = 4096  # choices
+STEPS_AN_OCTAVE = 8
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,14 @@ def _candidates(collective: str, nodes: Sequence[int]) -> Iterator[str]:
         yield name
 
 
+def rounded(nbytes: int) -> int:
+    """Up to the next eighth of an octave: sizes so near to each other are served alike, and remembered together."""
+    if nbytes <= 2 * STEPS_AN_OCTAVE:
+        return nbytes
+    step = 1 << (nbytes - 1).bit_length() - 1 - (STEPS_AN_OCTAVE.bit_length() - 1)
+    return -(-nbytes // step) * step
+
+
 class Chooser:
     """The choices among one set of ranks, by one set of constants. Remembers them."""
 
@@ -86,12 +94,11 @@ class Chooser:
         return len(self.nodes)
 
     def choose(self, collective: str, nbytes: int) -> Choice:
-        """For ``nbytes`` of the whole vector."""
-        found = self._chosen.get((collective, nbytes))
+        """For ``nbytes`` of the whole vector, rounded up a little."""
+        size = rounded(nbytes)
+        found = self._chosen.get((collective, size))
         if found is None:
-            if len(self._chosen) >= REMEMBERED_MAX:
-                self._chosen.clear()
-            found = self._chosen[(collective, nbytes)] = self.best(collective, self.candidates(collective, nbytes))
+            found = self._chosen[(collective, size)] = self.best(collective, self.candidates(collective, size))
         return found
 
     def candidates(self, collective: str, nbytes: int) -> list[Candidate]:

@@ -27,7 +27,6 @@ SMALL_BYTES = 8
 LARGE_BYTES = (64 << 10, 1 << 20)  # whose difference is the rate; the larger only if time is left
 FIRST = 3  # round trips before it is decided how many more
 ROUNDS_MAX = 25
-S_PER_BYTE_MIN = 1e-13  # no link is quicker: what was measured met other load
 ADDED_BYTES = 256 << 10
 LEVELS = ("near", "far")
 SIMD_LEVELS = ("scalar", "x86-64-v3", "x86-64-v4")  # native/src/reduce.h
@@ -67,7 +66,10 @@ def probed(comm: Communicator) -> Constants:
 
 
 def with_measured(constants: Constants, levels: dict[str, Sequence[float]], gamma: float) -> Constants:
-    """levels: seconds one way of a small message, and seconds per byte. The rest stays as it was built in."""
+    """levels: seconds one way of a small message, and seconds per byte, NaN where other load hid it.
+
+    The rest stays as it was built in.
+    """
 
     def of(costs: Costs) -> Costs:
         changed: dict[str, Any] = {"reduce_s_per_byte": gamma} if gamma > 0 else {}
@@ -75,6 +77,8 @@ def with_measured(constants: Constants, levels: dict[str, Sequence[float]], gamm
             # A message one way is a row at each end, and a slice sent and received.
             latency_s = max(0.0, small_s - 2 * (costs.row_s + costs.slice_s))
             was: LevelCost = getattr(costs, level)
+            if not s_per_byte > 0:
+                s_per_byte = was.s_per_byte
             share = was.cpu_s_per_byte / was.s_per_byte if was.s_per_byte else 0.0
             changed[level] = LevelCost(latency_s, s_per_byte, min(1.0, share) * s_per_byte)
         return replace(costs, **changed)
@@ -83,7 +87,8 @@ def with_measured(constants: Constants, levels: dict[str, Sequence[float]], gamm
         if "far" not in levels:
             return costs  # nothing that was measured says how a node's mailboxes are
         small_s, s_per_byte = levels["far"]
-        return replace(costs, far=LevelCost(max(0.0, small_s - 2 * costs.row_s), s_per_byte))
+        latency_s = max(0.0, small_s - 2 * costs.row_s)
+        return replace(costs, far=LevelCost(latency_s, s_per_byte if s_per_byte > 0 else costs.far.s_per_byte))
 
     return replace(
         constants,
@@ -114,12 +119,12 @@ class _Edge:
         # On a slow link the larger message would take longer than there is time for.
         more_s = self._round_trip_s(self._comm.empty(more, np.uint8), 1.0, less_s * more / less * FIRST) - small_s
         s_per_byte = (more_s - less_s) / (more - less)
-        if not s_per_byte > 0:  # the larger was left out, or other load on the machine met the smaller
+        if not more_s > less_s:  # the larger was left out, or other load on the machine met the smaller
             s_per_byte = more_s / more if more_s > 0 else less_s / less
-        return small_s, max(s_per_byte, S_PER_BYTE_MIN)
+        return small_s, s_per_byte if s_per_byte > 0 else float("nan")
 
     def _round_trip_s(self, data: Any, share: float, expected_s: float) -> float:
-        """The median of a message there and a small one back, until ``share`` of the time is used; 0: no time."""
+        """The least of a message there and a small one back, until ``share`` of the time is used; 0: no time."""
         there = _plan(self._comm, self._pair, data)
         times_s: list[float] = []
         left_s = self._begin + self._budget_s * share - time.perf_counter()
@@ -133,7 +138,7 @@ class _Edge:
             left_s = self._begin + self._budget_s * share - time.perf_counter()
             more = int(left_s / max(times_s[-1], 1e-7)) if len(times_s) == FIRST else 0
             count = self._told(min(ROUNDS_MAX, max(0, more)))
-        return float(np.median(times_s[1:])) if times_s else 0.0  # the first opens the way
+        return min(times_s, default=0.0)  # other load on the machine makes it longer, never shorter
 
     def _told(self, count: int) -> int:
         """What the pair's first rank says."""

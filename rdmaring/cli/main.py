@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "run": "Start the ranks of a job on this machine.",
     "bench": "Time the collectives over a range of sizes.",
     "links": "Measure every edge between the ranks, and name the slow one.",
+    "tune": "Measure the algorithms here, and write a file by which they are chosen.",
     "schedule": "Print, verify and save schedules.",
     "simulate": "Predict times against ranks and bytes, and where algorithms cross.",
     "doctor": "Say what is wrong with this machine or a pair of machines, why, and what to do.",
