@@ -146,16 +146,9 @@ def init(
     chosen = settings.read(os.environ, timeout_s)
     if reorder is not None:
         chosen = settings.with_ring_order(chosen, reorder)
-    served = group.served(transport)
-    chosen = settings.with_arguments(
-        chosen,
-        transport=served,
-        require=require,
-        tcp_streams=tcp_streams,
-        verbs=verbs,
-        tuning=tuning,
-        probe=probe,
-    )
+    given: dict[str, Any] = {"require": require, "tcp_streams": tcp_streams, "verbs": verbs}
+    given |= {"tuning": tuning, "probe": probe}
+    chosen = settings.with_arguments(chosen, transport=group.served(transport), **given)
     settings.set_log_level(os.environ)
     file = group.tuning_file(chosen)
     try:
@@ -175,19 +168,25 @@ def init(
     try:
         group.set_ring(comm)
         group.set_constants(comm, meeting.exchange, file)
-        if chosen.probe:
-            from rdmaring.probe import probed
-
-            comm._use_constants(probed(comm))
-        if reorder is True:
-            from rdmaring.diagnose.links.probe import measured_order
-
-            group.use_ring(comm, measured_order(comm))
+        _measure_links(comm, probe=chosen.probe, reorder=reorder is True)
     except BaseException:
         comm.close()
         raise
     _trace_program(comm)
     return comm
+
+
+def _measure_links(comm: Communicator, *, probe: bool, reorder: bool) -> None:
+    """What init() was asked to measure before the first operation."""
+    if probe:
+        from rdmaring.probe import probed
+
+        comm._use_constants(probed(comm))
+    if reorder:
+        from rdmaring import group
+        from rdmaring.diagnose.links.probe import measured_order
+
+        group.use_ring(comm, measured_order(comm))
 
 
 def _trace_program(comm: Communicator) -> None:

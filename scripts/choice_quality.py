@@ -48,7 +48,8 @@ def arguments() -> argparse.Namespace:
 
 
 def show(cell: Cell) -> None:
-    times = "  ".join(f"{name} {time_text(seconds)}" for name, seconds in sorted(cell.times_s.items(), key=lambda t: t[1]))
+    quickest_first = sorted(cell.times_s.items(), key=lambda each: each[1])
+    times = "  ".join(f"{name} {time_text(seconds)}" for name, seconds in quickest_first)
     mark = " " if cell.good else "!"
     print(
         f"{mark} {cell.collective:<14}{cell.nbytes:>10}  {cell.chosen:<13}{cell.best:<13}{cell.ratio:6.2f}"
@@ -70,7 +71,8 @@ def main() -> int:
     with rr.init(transport=transport, probe=given.probe or None) as comm:
         if comm.rank == 0:
             print(f"# {comm.size} ranks on {comm.node_count} node(s); constants {comm._chooser.constants.source}")
-            print(f"#  {'collective':<13}{'bytes':>10}  {'chosen':<13}{'best':<13}{'ratio':>6}{'A/A':>10}{'p/m':>8}   times")
+            titles = f"{'chosen':<13}{'best':<13}{'ratio':>6}{'A/A':>10}{'p/m':>8}   times"
+            print(f"# {'collective':<14}{'bytes':>10}  {titles}")
         cells = measure(
             comm, given.collective.split(","), parse_sizes(given.sizes), given.seconds, show if comm.rank == 0 else None
         )
@@ -78,9 +80,10 @@ def main() -> int:
             return 0
         found = summary(cells)
         print(
-            f"# {100 * found.good:.1f} % of {found.cells} cells within max(5 %, A/A) of the best (asked: {100 * GOOD:.0f} %)\n"
-            f"# predicted: within {100 * found.error:.0f} % of measured in the median cell (asked: {100 * ERROR:.0f} %); "
-            f"over all candidates within {100 * found.error_all:.0f} %"
+            f"# {100 * found.good:.1f} % of {found.cells} cells within max(5 %, A/A) of the best "
+            f"(asked: {100 * GOOD:.0f} %)\n"
+            f"# predicted within {100 * found.error:.0f} % of measured in the median cell "
+            f"(asked: {100 * ERROR:.0f} %); over all candidates within {100 * found.error_all:.0f} %"
         )
         if given.json:
             record = {"ranks": comm.size, "nodes": comm.node_count, "summary": asdict(found)}

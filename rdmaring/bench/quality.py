@@ -78,7 +78,8 @@ def measure(
         spread = 0.0 if first.wrong else abs(again.median_s / first.median_s - 1)
         if not first.wrong:  # both series are of the chosen one: it is no luckier than the others, which have one
             times_s[chosen] = float(np.median(first.samples_s + again.samples_s))
-        predicted_s = {name: comm._chooser.candidate(collective, name, nbytes).predicted_s for name in (chosen, *others)}
+        asked = [comm._chooser.candidate(collective, name, nbytes) for name in (chosen, *others)]
+        predicted_s = {each.algorithm: each.predicted_s for each in asked}
         wrong = tuple(each.algorithm for each in (first, *rest) if each.wrong)
         cells.append(Cell(collective, nbytes, chosen, times_s, spread, predicted_s, wrong))
         if on_cell is not None:

@@ -33,6 +33,7 @@ SLOT_BYTES = 256 << 10
 SLOT_COUNT = 4
 EDGE_SLOT_COUNT = 16  # of an edge over verbs, where a credit takes a trip
 ALL_REDUCE, BARRIER = 0, 5
+TINY_BYTES, DIRECT_BYTES = 4096, 1 << 20  # up to which main() leaves the choice to the library, and takes direct
 SUM = 0
 # numpy's names and the wire's codes; 16-bit floats are added in float32 and rounded once
 DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3, "int32": 6, "int64": 7}
@@ -300,12 +301,18 @@ def arguments_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, nargs="+", default=[100_000], help="elements, one or several")
     parser.add_argument("--dtype", choices=tuple(DTYPES), nargs="+", default=["float32"])
     parser.add_argument("--rounds", type=int, default=3, help="all-reduces of each count and dtype")
-    parser.add_argument("--algorithm", choices=("ring", "direct"), help="default: the library's choice")
+    by_size = f"as tiny messages up to {TINY_BYTES} bytes, direct up to {DIRECT_BYTES}, then ring"
+    parser.add_argument("--algorithm", choices=("ring", "direct"), help=f"default: {by_size}")
     parser.add_argument("--qps", type=int, default=1, help="queue pairs a link, as on all ranks")
     parser.add_argument("--streams", type=int, default=STREAMS_DEFAULT, help="data sockets of a TCP edge, likewise")
     parser.add_argument("--grant", action="store_true", help="let peers write results into this rank's memory")
     parser.add_argument("--timeout", type=float, default=60, help="seconds for the assembly and each operation")
     return parser.parse_args(arguments)
+
+
+def algorithm_for(nbytes: int) -> str | None:
+    """One that this file runs, which knows no rounds over scratch memory; None: a tiny message."""
+    return None if nbytes <= TINY_BYTES else "direct" if nbytes <= DIRECT_BYTES else "ring"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -328,7 +335,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in given.dtype:
             for count in given.count:
                 for round_ in range(given.rounds):
-                    result = rank.all_reduce(values(rank.rank, round_, count, dtype_named(name)), given.algorithm)
+                    x = values(rank.rank, round_, count, dtype_named(name))
+                    result = rank.all_reduce(x, given.algorithm or algorithm_for(x.nbytes))
                     wrong += wrong_in(result, round_, rank.world)
                 line = {"dtype": name, "count": count, "crc32": zlib.crc32(result.tobytes()), "wrong": wrong}
                 print("SAY " + json.dumps({f"{name} {count}": line}), flush=True)

@@ -1,0 +1,135 @@
+"""The choice: the least of what is predicted or measured, the same wherever the same is shared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from rdmaring.choice import ALL_PEERS, ALL_PEERS_WORLD_MAX, Chooser, Explanation, candidates_of, rounded
+from rdmaring.schedule.cluster import LevelCost
+from rdmaring.tuning.constants import KINDS, MAILBOX_BYTES_MAX, Constants, Table, built_in, in_mailbox
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
+SIZES = [8 << step for step in range(24)]
+
+
+def far(latency_s: float, s_per_byte: float) -> Constants:
+    level = LevelCost(latency_s, s_per_byte)
+    constants = built_in("tcp", None)
+    return replace(constants, **{kind: replace(getattr(constants, kind), far=level) for kind in KINDS})
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("nodes", [[0] * 2, [0] * 8, [0, 1, 2, 3], [0, 0, 1, 1, 1]], ids=str)
+def test_the_least_is_chosen(collective: str, nodes: list[int]) -> None:
+    chooser = Chooser(nodes, built_in("tcp" if max(nodes) else "shm", 2))
+    for nbytes in SIZES:
+        times = {each.algorithm: each.seconds for each in chooser.candidates(collective, nbytes)}
+        choice = chooser.choose(collective, nbytes)
+        assert times[choice.algorithm] == min(times.values())
+        assert choice.mailbox == in_mailbox(choice.algorithm, nbytes, len(nodes))
+        assert choice == Chooser(nodes, built_in("tcp" if max(nodes) else "shm", 2)).choose(collective, nbytes)
+
+
+def test_few_hops_where_latency_is_all_and_few_bytes_where_it_is_none() -> None:
+    # 16 nodes: a ring has 30 hops and moves 30/16 of the vector, one-shot has 1 and moves 15.
+    nodes = list(range(16))
+    slow = Chooser(nodes, far(1e-3, 1e-9))
+    assert slow.choose("all_reduce", 8).algorithm == "direct1"
+    ring = slow.candidate("all_reduce", "ring", 64 << 10)
+    assert slow.best("all_reduce", slow.candidates("all_reduce", 64 << 10)).algorithm != "ring"
+    assert ring.predicted_s > 30 * 1e-3
+    thick = Chooser(nodes, far(1e-9, 1e-6))
+    times = {each.algorithm: each.predicted_s for each in thick.candidates("all_reduce", 64 << 20)}
+    assert min(times, key=lambda name: times[name]) in ("ring", "biring", "direct", "halving")
+    assert times["direct1"] > 4 * min(times.values())
+
+
+def test_candidates_fit_the_world() -> None:
+    assert "naive" not in candidates_of("all_reduce", [0] * 4)
+    assert "hierarchical" not in candidates_of("all_reduce", [0] * 4)
+    assert "hierarchical" not in candidates_of("all_reduce", [0, 1, 2, 3])
+    wide = candidates_of("all_reduce", [0] * (ALL_PEERS_WORLD_MAX + 1))
+    assert "ring" in wide and not set(ALL_PEERS) & set(wide)
+    assert set(candidates_of("barrier", [0] * 4)) == set(candidates_of("all_reduce", [0] * 4))
+
+
+def test_a_barrier_is_a_tiny_message() -> None:
+    choice = Chooser([0] * 8, built_in("shm", 2)).choose("barrier", 0)
+    assert (choice.algorithm, choice.mailbox) == ("direct1", True)
+
+
+def test_measured_times_go_before_predictions() -> None:
+    ring, tree = ((8, 1e-6), (1 << 20, 1e-3)), ((8, 2e-6), (1 << 20, 1e-4))
+    table = Table((4,), {("all_reduce", "ring"): ring, ("all_reduce", "tree"): tree})
+    constants = replace(built_in("shm", 2), tables=(table,))
+    chooser = Chooser([0] * 4, constants)
+    assert chooser.choose("all_reduce", 8).algorithm == "ring"
+    assert chooser.choose("all_reduce", 1 << 20).algorithm == "tree"
+    assert "measured 1 us" in chooser.choose("all_reduce", 8).reason
+    # direct was not measured, so it does not stand against what was.
+    assert chooser.candidate("all_reduce", "direct", 8).measured_s is None
+    # Another shape, and another collective: predictions.
+    assert "predicted" in Chooser([0] * 5, constants).choose("all_reduce", 8).reason
+    assert "predicted" in chooser.choose("broadcast", 8).reason
+    assert "predicted" in chooser.choose("all_reduce", 3 << 20).reason  # far beyond what was measured
+
+
+def test_between_measured_sizes() -> None:
+    table = Table((2,), {("all_reduce", "ring"): ((1000, 1e-6), (4000, 4e-6), (16000, 4e-6))})
+    for nbytes, seconds in ((1, 1e-6), (1000, 1e-6), (2000, 2e-6), (4000, 4e-6), (9000, 4e-6), (32000, 8e-6)):
+        found = table.measured_s("all_reduce", "ring", nbytes)
+        assert found is not None and math.isclose(found, seconds, rel_tol=1e-12)
+    assert table.measured_s("all_reduce", "ring", 32001) is None
+    assert table.measured_s("all_reduce", "tree", 1000) is None
+
+
+def test_a_mailbox_tells_nothing_of_rows() -> None:
+    edge = MAILBOX_BYTES_MAX
+    table = Table((4,), {("all_reduce", "direct1"): ((edge // 2, 1e-6), (edge, 2e-6), (4 * edge, 4e-3))})
+    assert table.measured_s("all_reduce", "direct1", edge) == 2e-6
+    assert table.measured_s("all_reduce", "direct1", edge + 1) == 4e-3
+
+
+def test_sizes_are_rounded_up_by_less_than_an_eighth() -> None:
+    for nbytes in [*range(600), 16384, 16385, (1 << 30) - 1, 1 << 30]:
+        assert nbytes <= rounded(nbytes) <= max(nbytes, nbytes * 9 / 8), nbytes
+        assert rounded(rounded(nbytes)) == rounded(nbytes)
+    assert [rounded(1 << k) for k in range(40)] == [1 << k for k in range(40)]
+    assert len({rounded(nbytes) for nbytes in range(1 << 16, 1 << 17)}) == 9
+
+
+def test_crowded_nodes_have_constants_of_their_own() -> None:
+    constants = built_in("shm", 2)
+    assert constants.costs(2, mailbox=False) is constants.rows
+    assert constants.costs(3, mailbox=False) is constants.rows_crowded
+    assert constants.costs(3, mailbox=True) is constants.mailbox_crowded
+    assert built_in("shm", None).costs(99, mailbox=True) == built_in("shm", None).mailbox
+
+
+def test_the_digest_tells_any_number_and_no_name() -> None:
+    constants = built_in("tcp", 2)
+    assert constants.digest == built_in("tcp", 2).digest != 0
+    assert replace(constants, source="elsewhere").digest == constants.digest
+    others = [
+        built_in("tcp", 3),
+        built_in("verbs", 2),
+        replace(constants, tables=(Table((2,), {("all_reduce", "ring"): ((8, 1e-6),)}),)),
+        replace(constants, tables=(Table((2,), {("all_reduce", "ring"): ((8, 1.0000000000000002e-6),)}),)),
+        *(replace(constants, **{kind: replace(getattr(constants, kind), row_s=1.25e-6)}) for kind in KINDS),
+    ]
+    assert len({each.digest for each in others} | {constants.digest}) == len(others) + 1
+
+
+def test_an_explanation_is_text_with_fields() -> None:
+    chooser = Chooser([0] * 4, built_in("shm", 2))
+    choice = chooser.choose("all_reduce", 1 << 20)
+    found = Explanation("all_reduce", 1 << 20, chooser, choice, chooser.candidates("all_reduce", 1 << 20))
+    assert found.startswith(f"all_reduce of 1048576 bytes among 4 ranks: {choice.algorithm} (predicted ")
+    assert [each.algorithm for each in found.candidates] == list(candidates_of("all_reduce", [0] * 4))
+    for each in found.candidates:
+        line = next(line for line in found.splitlines() if line.split()[0] == each.algorithm)
+        assert ("chosen" in line) == (each.algorithm == choice.algorithm)
+    assert f"{chooser.constants.digest:08x}" in found.constants
