@@ -125,13 +125,10 @@ def init(
         RDMARING_LINK), or a class of :class:`rdmaring.transport.Transport`, which then serves those edges.
     require: "rdma": raise where an edge between nodes would go over TCP. Default: RDMARING_REQUIRE.
     tcp_streams: data sockets of a TCP edge, 1 to 16. Default: RDMARING_TCP_STREAMS, else 2.
-    verbs: settings of RDMA links, such as {"qps": 2, "service_level": 3, "devices": "mlx5_0"}: qps, retry_timeout_s,
-        retry_count, rnr_retry, service_level, traffic_class, hop_limit, gid_index, devices. Default:
-        RDMARING_VERBS_QPS and so on.
-    tuning: a file that `rdmaring tune` made, the same on all ranks: algorithms are chosen by what it has measured.
-        Default: RDMARING_TUNING, else constants built in. A file of other hosts, transports or devices is not used,
-        with a warning. "": none, whatever the variable says.
-    probe: True: measure latency and rate of the links, at most 200 ms, and choose by that. Default: RDMARING_PROBE.
+    verbs: of RDMA links, such as {"qps": 2, "service_level": 3}: qps, retry_timeout_s, retry_count, rnr_retry,
+        service_level, traffic_class, hop_limit, gid_index, devices. Default: RDMARING_VERBS_QPS and so on.
+    tuning, probe: by which constants algorithms are chosen (docs/TUNING.md): a file of `rdmaring tune`, or True for a
+        measurement now, of up to 200 ms. Default: RDMARING_TUNING, RDMARING_PROBE, else built in.
 
     Raises:
         ArgumentError: arguments or variables that do not fit.
@@ -146,8 +143,7 @@ def init(
     chosen = settings.read(os.environ, timeout_s)
     if reorder is not None:
         chosen = settings.with_ring_order(chosen, reorder)
-    given: dict[str, Any] = {"require": require, "tcp_streams": tcp_streams, "verbs": verbs}
-    given |= {"tuning": tuning, "probe": probe}
+    given = dict[str, Any](require=require, tcp_streams=tcp_streams, verbs=verbs, tuning=tuning, probe=probe)
     chosen = settings.with_arguments(chosen, transport=group.served(transport), **given)
     settings.set_log_level(os.environ)
     file = group.tuning_file(chosen)

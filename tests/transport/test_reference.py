@@ -70,8 +70,8 @@ if me == 1:
         say(text=str(error))
 else:
     comm = rr.init(timeout_s=30)
-    comm.all_reduce(np.ones(5000, np.float32))
-    said_error(lambda: comm.all_reduce(np.ones(300_001, np.float32)))
+    comm.all_reduce(np.ones(5000, np.float32), algorithm="direct")
+    said_error(lambda: comm.all_reduce(np.ones(300_001, np.float32), algorithm="ring"))
 """
     )
     ran = ring(3, "--count", "5000", "300000", "--rounds", "1", script=script)
@@ -99,7 +99,7 @@ if me == 1:
     sys.exit(reference.main())
 comm = rr.init(timeout_s=30)
 x = reference.values(me, 0, 5000, np.dtype("float32"))
-comm.all_reduce(x)
+comm.all_reduce(x, algorithm="direct")
 say(wrong=reference.wrong_in(x, 0, world))
 comm.barrier()
 comm.close()
