@@ -17,7 +17,8 @@ from rdmaring.tuning.constants import Constants, built_in
 from rdmaring.work import Work
 
 PLANS_MAX = 512  # cached; the oldest goes first
-SMALL_BYTES = 1024  # of arrays that are remembered: what is checked once need not be checked again
+# Arrays that are remembered: what is checked once need not be checked again. They are kept alive: at most 4 MiB.
+SMALL_BYTES = 65536
 SMALL_MAX = 64
 
 # The fast path of all_reduce: names looked up once.
