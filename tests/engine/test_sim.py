@@ -144,7 +144,7 @@ def test_a_wrong_table_is_found_when_it_runs(monkeypatch: pytest.MonkeyPatch) ->
         return rows if rank else (replace(rows[0], sends=()), *rows[1:])
 
     broken = replace(good, make_rows=without_first_send, _cache={})
-    monkeypatch.setattr(simulated, "generate", lambda *_: broken)
+    monkeypatch.setattr(simulated, "generate", lambda *_, **__: broken)
     status, result, _, _ = run(Case("all_reduce", "ring", 3, 3000, 1))
     assert status in (-40, -21), "a missing send is a deadlock or a protocol error"
     assert status != -40 or result.stuck_rank >= 0
