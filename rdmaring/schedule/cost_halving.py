@@ -10,6 +10,8 @@ from typing import NamedTuple
 from rdmaring.schedule.cost_model import Model
 from rdmaring.schedule.cost_ring import Time
 
+WINDOW = 12  # as doubling.py declares
+
 
 class _Step(NamedTuple):
     """One exchange of one rank."""
@@ -38,7 +40,7 @@ class _Walk:
         self.model = model
         self.chunk = nbytes / model.shape.ranks
         self.rows_each = rows_each
-        self.there = [(start, start, 0)]  # of each step: its first slice, its last, how many
+        self.there = [(start, start, 0, 0.0)]  # of each step: its first slice, its last, how many, how far apart
         self.end = start
         self.free = {False: 0.0, True: 0.0}  # ports
         self.work = 0.0
@@ -57,15 +59,17 @@ class _Walk:
         cpu = step.chunks * self.chunk / count * model.level(far).cpu_s_per_byte
         sending = cpu + (model.costs.slice_s if row else 0.0)
         issue = sending + leg.row * row
-        first, last, before = self.there[-2 if skips else -1]
-        ready = first + (max(0, before - count) * leg.period if halves else 0.0) + issue
+        first, last, before, apart = self.there[-2 if skips else -1]
+        ready = first + (max(0, before - count) * apart if halves else 0.0) + issue
         pace = max(leg.port, leg.work + sending)
         rows = (parts - 1) * leg.row * (1 + row)
         begin = max(self.free[far] + leg.port, ready + leg.wire)
         end = max(self.free[far] + count * leg.port, begin + (count - 1) * pace + rows, last + issue + leg.wire)
+        if self.rows_each:  # of a step's rows, half of which receive, a window's are open: then they wait for a hop
+            end = max(end, begin + (-(-2 * parts // WINDOW) - 1) * leg.hop + leg.wire)
         self.free[far] = end
         arrived = leg.latency + leg.row + leg.work
-        self.there.append((begin + arrived, end + arrived - (leg.row if count > 1 else 0.0), count))
+        self.there.append((begin + arrived, end + arrived - (leg.row if count > 1 else 0.0), count, pace))
         self.end = max(self.end, self.there[-1][1])
         self.work += count * (leg.work + sending) + parts * leg.row * (1 + row)
 

@@ -11,6 +11,7 @@ from rdmaring.schedule.cost_model import Leg, Model
 from rdmaring.schedule.cost_ring import Time, ring_all_reduce
 
 NODES_DIRECT_MAX = 8
+SLOTS = 2  # slices of a row that wait at a port, as in the simulator
 
 
 class _Parts:
@@ -40,9 +41,10 @@ class _Parts:
 
     @property
     def spread(self) -> float:
-        """From the first send into the node to the first slice's being there from all neighbours."""
-        issue = (self.inside - 1) * (self.row + self.slices * self.send)
-        busy = max((self.inside - 1) * self.slices * self.near.wire, issue)
+        """From the first send into the node to the first slice's being there from all neighbours: they take turns."""
+        ahead = min(self.slices, SLOTS)
+        issue = (self.inside - 1) * (self.row + ahead * self.send)
+        busy = max((self.inside - 1) * ahead * self.near.wire, issue)
         return self.row + self.send + busy + self.near.wire + self.near.latency
 
     def add(self, receives: int, near: bool, far: int) -> float:
@@ -111,7 +113,7 @@ def _ring_of_nodes(model: Model, nbytes: float) -> Time:
     begin = part.spread + part.row + part.sum + part.far_cpu
     tail = (part.slices - 1) * max(part.far.port, part.inside * part.near.wire, passed)
     queue = part.far.port - part.far.wire
-    critical = begin + queue + turns * (scatter + gather) + tail + part.hand_out
+    critical = begin + queue + turns * scatter + (turns - 1) * gather + hop + passed + tail + part.hand_out
     work = (turns + 1) * (part.spread_work + part.sum_work + part.gather_work)
     work += turns * (2 * part.row + part.slices * (added + passed))
     return Time(critical, model.shape.largest * work)

@@ -123,11 +123,11 @@ def test_every_schedule_has_a_form() -> None:
 
 def test_a_prediction_of_131072_ranks_takes_microseconds() -> None:
     shape = Shape.even(131072, 8)
-    begin = time.perf_counter()
+    begin = time.process_time()  # not what other processes take
     for _ in range(100):
         predict("all_reduce", "hierarchical", MIB, shape, FULL)
         predict("all_reduce", "halving", MIB, shape, FULL)
-    assert (time.perf_counter() - begin) / 200 < 2e-3
+    assert (time.process_time() - begin) / 200 < 2e-3
 
 
 def test_shapes() -> None:

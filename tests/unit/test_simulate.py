@@ -115,6 +115,18 @@ def test_closed_forms_agree_within_2_percent_where_latency_counts(collective: st
             assert closed == pytest.approx(simulated, rel=0.02), (world, per_node, nbytes)
 
 
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_the_closed_form_of_hierarchical_agrees(name: str) -> None:
+    """Two nodes: 3 %. More than 8, which form a ring: 5 %, from a vector of some kilobytes on."""
+    for world, per_node, tolerance in ((4, 2, 0.03), (8, 4, 0.03), (16, 8, 0.03), (20, 2, 0.05)):
+        cluster = Cluster.even(CLUSTERS[name], world, per_node)
+        simulator = Simulator(schedule_of("all_reduce", "hierarchical", world, per_node), cluster.sizes)
+        for nbytes in (8, 65536, 4 * MIB):
+            closed = predict("all_reduce", "hierarchical", nbytes, cluster.sizes, cluster.costs)
+            simulated = simulator.run(nbytes, cluster).seconds
+            assert closed == pytest.approx(simulated, rel=tolerance), (world, per_node, nbytes)
+
+
 @pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS))
 def test_no_closed_form_is_far_off(collective: str, algorithm: str) -> None:
     """Whatever the algorithm, of one node or of nodes with a rank each."""
