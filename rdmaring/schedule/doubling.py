@@ -5,11 +5,11 @@ The steps of ``exchange`` backwards: what a reduce-scatter sends away is receive
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import chain, zip_longest
 
-from rdmaring.schedule.exchange import Part, exchanges, step_count
+from rdmaring.schedule.exchange import Exchange, Part, exchanges, step_count
 from rdmaring.schedule.rows import Buffer, Flag, Op, Receive, Recipe, Row, Send
 
 # A step has at most three rows that send and three that receive: the range can be cut at the circle's seam and where
@@ -22,15 +22,14 @@ def by_turns(first: Iterable[Row], second: Iterable[Row]) -> Iterator[Row]:
     return (row for row in chain.from_iterable(zip_longest(first, second)) if row is not None)
 
 
-def first_sends(rank: int, world: int) -> tuple[Send, ...]:
+def first_sends(steps: Sequence[Exchange]) -> tuple[Send, ...]:
     """Where the own chunk goes as soon as it is there."""
-    return tuple(Send(step.source, Buffer.OUTPUT) for step in list(exchanges(rank, world))[-1:])
+    return (Send(steps[-1].source, Buffer.OUTPUT),)
 
 
-def gather_rows(rank: int, world: int, step_begin: int) -> Iterator[Row]:
-    """All-gather, after chunk ``rank`` of OUTPUT has gone to ``first_sends``."""
-    backwards = reversed(list(exchanges(rank, world)))
-    for step, exchange in enumerate(backwards, step_begin):
+def gather_rows(steps: Sequence[Exchange], step_begin: int) -> Iterator[Row]:
+    """The steps backwards, after the own chunk of OUTPUT has gone to ``first_sends``."""
+    for step, exchange in enumerate(reversed(steps), step_begin):
         sends = [
             Row(step, Buffer.OUTPUT, begin, end, Op.NONE, sends=(Send(exchange.source, Buffer.OUTPUT),))
             for begin, end in _joined(exchange.incoming)
@@ -57,6 +56,7 @@ def all_gather(world: int, root: int | None) -> Recipe:
     """ceil(log2 N) steps, (N - 1)/N of the vector sent; chunk r comes from rank r."""
 
     def rows(rank: int) -> list[Row]:
+        steps = exchanges(rank, world) if world > 1 else []
         own = Row(
             0,
             Buffer.OUTPUT,
@@ -64,9 +64,9 @@ def all_gather(world: int, root: int | None) -> Recipe:
             rank + 1,
             Op.COPY,
             operand=Buffer.INPUT,
-            sends=first_sends(rank, world),
+            sends=first_sends(steps) if steps else (),
             flags=Flag.FIRST,
         )
-        return [own, *gather_rows(rank, world, 0)]
+        return [own, *gather_rows(steps, 0)]
 
     return Recipe(world, step_count(world), WINDOW, 0, rows, lambda _: Fraction(world - 1, world))

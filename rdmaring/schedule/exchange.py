@@ -1,7 +1,10 @@
 """Who exchanges which chunks with whom when the range that a rank is responsible for is halved step by step.
 
-With a power of two ranks it is recursive halving: partners at distance N/2, N/4, ..., 1 swap the halves that the other
-keeps. With any other number it is the same on a circle (Traeff, Optimal, non-pipelined reduce-scatter and all-reduce
+With a power of two ranks it is recursive halving: partners whose numbers differ in one bit swap the halves that the
+other keeps. If the highest bit comes first, the chunk left in the end is that of the rank's own number; if the lowest
+comes first, the large halves go to near ranks and only small ones far, which suits nodes of several ranks.
+
+With any other number it is the same on a circle (Traeff, Optimal, non-pipelined reduce-scatter and all-reduce
 algorithms, 2024): a rank responsible for the ``size`` chunks from its own on sends the second half of them to the rank
 that lies ceil(size / 2) further on, where they are the first chunks. Either way it takes ceil(log2 N) steps and a rank
 sends N - 1 chunks, the least possible of both. Backwards, with sends and receives exchanged, it gathers.
@@ -9,7 +12,7 @@ sends N - 1 chunks, the least possible of both. Backwards, with sends and receiv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,23 +35,30 @@ class Exchange:
     incoming: tuple[Part, ...]
 
 
-def exchanges(rank: int, world: int) -> Iterator[Exchange]:
-    """The steps of a reduce-scatter, in order; after them ``rank`` is responsible for chunk ``rank`` alone."""
-    return _between_partners(rank, world) if world & world - 1 == 0 else _around_the_circle(rank, world)
+def exchanges(rank: int, world: int, *, near_first: bool = False) -> list[Exchange]:
+    """The steps of a reduce-scatter of two or more ranks; after them ``rank`` is responsible for one chunk.
+
+    near_first: begin with the nearest partner, where the number of ranks is a power of two; the chunk is then not
+    chunk ``rank`` but whatever is incoming in the last step.
+    """
+    if world & world - 1:
+        return list(_around_the_circle(rank, world))
+    distances = [1 << bit for bit in range(step_count(world))]
+    return list(_between_partners(rank, world, distances if near_first else distances[::-1]))
 
 
 def step_count(world: int) -> int:
     return (world - 1).bit_length()
 
 
-def _between_partners(rank: int, world: int) -> Iterator[Exchange]:
-    distance = world // 2
-    while distance:
-        partner = rank ^ distance
-        theirs, ours = ((place & -distance, (place & -distance) + distance) for place in (partner, rank))
-        raw = distance == world // 2
-        yield Exchange(partner, partner, (Part(*theirs, raw),), (Part(*ours, raw),))
-        distance //= 2
+def _between_partners(rank: int, world: int, distances: Sequence[int]) -> Iterator[Exchange]:
+    begin, size = 0, world
+    for step, distance in enumerate(distances):
+        size //= 2
+        low, high = Part(begin, begin + size, step == 0), Part(begin + size, begin + 2 * size, step == 0)
+        ours, theirs = (high, low) if rank & distance else (low, high)
+        yield Exchange(rank ^ distance, rank ^ distance, (theirs,), (ours,))
+        begin = ours.begin
 
 
 def _around_the_circle(rank: int, world: int) -> Iterator[Exchange]:

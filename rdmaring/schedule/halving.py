@@ -6,7 +6,7 @@ is summed is as in ``exchange``; every step adds what arrives to the own partial
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from rdmaring.schedule.doubling import WINDOW, by_turns, first_sends, gather_rows
@@ -15,10 +15,10 @@ from rdmaring.schedule.local import local_copy
 from rdmaring.schedule.rows import NO_FLAGS, Buffer, Flag, Op, Receive, Recipe, Row, Send
 
 
-def _sum_rows(rank: int, world: int, final_sends: tuple[Send, ...]) -> Iterator[Row]:
-    """Reduce-scatter with partial sums in OUTPUT; chunk ``rank`` goes to ``final_sends``."""
-    final = step_count(world) - 1
-    for step, exchange in enumerate(exchanges(rank, world)):
+def _sum_rows(steps: Sequence[Exchange], final_sends: tuple[Send, ...]) -> Iterator[Row]:
+    """Reduce-scatter with partial sums in OUTPUT; the chunk that is left goes to ``final_sends``."""
+    final = len(steps) - 1
+    for step, exchange in enumerate(steps):
         sends = [
             Row(step, _buffer(part), part.begin, part.end, Op.NONE, sends=(Send(exchange.target, None),))
             for part in exchange.outgoing
@@ -47,19 +47,19 @@ def _buffer(part: Part, partial: Buffer = Buffer.OUTPUT) -> Buffer:
 
 def all_reduce(world: int, root: int | None) -> Recipe:
     """2 ceil(log2 N) steps, 2(N - 1)/N of the vector sent by every rank."""
-    steps = step_count(world)
 
     def rows(rank: int) -> list[Row]:
         if world == 1:
             return local_copy(1, Flag.LAST)
-        return [*_sum_rows(rank, world, first_sends(rank, world)), *gather_rows(rank, world, steps)]
+        steps = exchanges(rank, world, near_first=True)
+        return [*_sum_rows(steps, first_sends(steps)), *gather_rows(steps, len(steps))]
 
-    return Recipe(world, 2 * steps, WINDOW, 0, rows, lambda _: Fraction(2 * (world - 1), world))
+    return Recipe(world, 2 * step_count(world), WINDOW, 0, rows, lambda _: Fraction(2 * (world - 1), world))
 
 
 def _cell_rows(rank: int, world: int) -> Iterator[Row]:
     """Reduce-scatter with partial sums in SCRATCH, a cell a chunk: so a row has one chunk, which is a cell's unit."""
-    steps = list(exchanges(rank, world))
+    steps = exchanges(rank, world)
     kept = [chunk for part in steps[0].incoming for chunk in range(part.begin, part.end)]
     cells = {chunk: cell for cell, chunk in enumerate(kept)}
     for step, exchange in enumerate(steps):
