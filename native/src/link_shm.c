@@ -111,8 +111,12 @@ static rr_status shm_open_accept(struct rr_link *link, const struct rr_open *ope
 			continue;
 		if (place->reach == RR_REACH_REGION) {
 			rr_status status = rr_shm_mapping(this->shm, link->peer, place->region, &mapping);
-			if (status < 0)
-				return status;
+			if (status < 0) {
+				/* The peer may have left this operation, which needed nothing of this rank any more
+				 * (its chunk is empty, say), and freed the region. A use of it is an error then. */
+				*reach = (struct reach){.low = 1};
+				continue;
+			}
 			reach->low = (uint64_t)(uintptr_t)mapping.address;
 			reach->high = reach->low + mapping.bytes;
 			reach->zero = reach->low + place->base;

@@ -10,15 +10,17 @@ from worlds import run_world
 WORLDS = [2, 3, 4, 5, 8]
 
 COMMON = """
-import hashlib, ml_dtypes
+import functools, hashlib, ml_dtypes
 comm = rr.init(timeout_s=60)
 N, R = comm.size, comm.rank
 DTYPES = [np.dtype(d) for d in ("f4", ml_dtypes.bfloat16, "i4")]
 
+@functools.cache
 def vectors(n, dtype, salt=0):
     # small integers: sums of 8 ranks are exact in every dtype
     return [np.random.default_rng([r, n, salt]).integers(-4, 5, n).astype(dtype) for r in range(N)]
 
+@functools.cache
 def total(n, dtype, salt=0):
     return np.sum([x.astype(np.float64) for x in vectors(n, dtype, salt)], axis=0)
 
@@ -41,7 +43,7 @@ def test_all_reduce(world: int, tmp_path: Path) -> None:
         + """
 cases = 0
 for algorithm in ("biring", "tree", "halving"):
-    for n in (0, 1, 2, N, 2 * N + 1, 333, 4097, 70001):
+    for n in (0, 1, 2 * N + 1, 4097, 70001):
         for dtype in DTYPES if n in (1, 4097) else DTYPES[:1]:
             for registered in (False, True):
                 what = f"{algorithm} n={n} {dtype} registered={registered}"
@@ -54,11 +56,12 @@ for algorithm in ("biring", "tree", "halving"):
                 same(x, vectors(n, dtype, 1)[R].astype(np.float64), "input left alone " + what)
                 cases += 2
     mean = total(5000, "f4") / N * 3
-    got = comm.all_reduce(vectors(5000, "f4")[R], op="avg", scale=3.0, algorithm=algorithm)
+    got = comm.all_reduce(vectors(5000, "f4")[R].copy(), op="avg", scale=3.0, algorithm=algorithm)
     assert np.allclose(got, mean, rtol=3e-7, atol=1e-6), f"avg and scale by {algorithm}"
     peak = np.max(vectors(5000, "i4"), axis=0)
-    assert np.array_equal(comm.all_reduce(vectors(5000, "i4")[R], op="max", algorithm=algorithm), peak)
-    works = [comm.all_reduce(vectors(30001, "f4", i)[R], algorithm=algorithm, async_op=True) for i in range(4)]
+    assert np.array_equal(comm.all_reduce(vectors(5000, "i4")[R].copy(), op="max", algorithm=algorithm), peak)
+    given = [vectors(30001, "f4", i)[R].copy() for i in range(3)]
+    works = [comm.all_reduce(x, algorithm=algorithm, async_op=True) for x in given]
     for i, work in enumerate(works):
         same(work.wait(), total(30001, "f4", i), f"asynchronous {i} by {algorithm}")
 say(cases=cases)
@@ -67,24 +70,22 @@ say(cases=cases)
         timeout_s=110,
     )
     assert ran.code == 0, ran.output
-    assert [ran.of(rank, "cases") for rank in range(world)] == [3 * 12 * 2 * 2] * world
+    assert [ran.of(rank, "cases") for rank in range(world)] == [3 * 9 * 2 * 2] * world
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_parts_of_any_size(world: int, tmp_path: Path) -> None:
-    """reduce_scatter and all_gather: even, uneven and empty parts, and a vector so large that scratch goes in rounds."""
+    """reduce_scatter and all_gather: even, uneven, empty parts, and a vector so large that scratch goes in rounds."""
     ran = run_world(
         world,
         COMMON
         + """
-assert comm.size == N
 cuts = [[r % 2 * 3 + 1 for r in range(N)], [0 if r % 3 == 1 else 900 + r for r in range(N)], [0] * (N - 1) + [4097]]
-cuts += [[n.size for n in np.array_split(np.zeros(count), N)] for count in (0, 1, N + 1, 300_000 * N + 1)]
-cuts += [[5 * (r == 0) for r in range(N)]]
+cuts += [[n.size for n in np.array_split(np.zeros(count), N)] for count in (0, 1, 300_000 * N + 1 if N == 3 else N + 1)]
 for counts in cuts:
     n, bounds = sum(counts), np.cumsum([0, *counts])
     mine = slice(bounds[R], bounds[R + 1])
-    for dtype in DTYPES if n < 10_000 else DTYPES[:1]:
+    for dtype in DTYPES if counts == cuts[1] else DTYPES[:1]:
         for registered in (False, True):
             what = f"{counts} {dtype} registered={registered}"
             x = array(vectors(n, dtype)[R], registered)
@@ -117,9 +118,9 @@ def test_rooted(world: int, tmp_path: Path) -> None:
         COMMON
         + """
 for algorithm in ("tree", "binomial"):
-    for n in (0, 1, 3, 4097, 700_001):  # the last: cells of scratch, above 1 MiB, are used in rounds
+    for n in (0, 1, 4097, 700_001 if N == 5 else 333):  # a cell of scratch above 1 MiB: in rounds
         for dtype in DTYPES if n == 4097 else DTYPES[:1]:
-            for root in {0, N // 2, N - 1}:
+            for root in (0, N - 1) if n == 4097 else (N // 2,):
                 for registered in (False, True):
                     what = f"by {algorithm} n={n} {dtype} root={root} registered={registered}"
                     x = array(vectors(n, dtype)[R], registered)
@@ -139,7 +140,7 @@ say(ok=True)
 
 
 def test_bits_are_the_same_on_all_ranks_and_from_any_memory(tmp_path: Path) -> None:
-    """They depend on the schedule and the chunk bounds alone: slots of any size, the peers' memory, registered memory."""
+    """They depend on the schedule and the chunk bounds alone: slots of any size, peers' memory, registered memory."""
     hashes = set()
     for slot_bytes, cma in (("4096", "0"), ("65536", "1")):
         ran = run_world(
@@ -161,3 +162,28 @@ say(found=found)
         assert ran.code == 0, ran.output
         hashes |= {tuple(ran.of(rank, "found")) for rank in range(5)}
     assert len(hashes) == 1
+
+
+def test_memory_freed_as_soon_as_a_rank_is_through(tmp_path: Path) -> None:
+    """A rank with nothing to send to another may be through, and free its array, before that one has begun."""
+    ran = run_world(
+        4,
+        """
+        comm = rr.init(timeout_s=60)
+        for turn in range(60):
+            x = comm.empty(3, np.float32)  # the last rank's chunk of three elements is empty
+            x[:] = comm.rank + turn
+            comm.all_reduce(x, algorithm="direct")
+            assert (x == 6 + 4 * turn).all(), (turn, x)
+            del x
+            y = comm.empty(3, np.float32)
+            y[:] = comm.rank
+            comm.reduce(y, root=turn % 4, algorithm="binomial")
+            assert (y == (6 if comm.rank == turn % 4 else comm.rank)).all(), (turn, y)
+            del y
+        say(ok=True)
+        """,
+        tmp_path,
+    )
+    assert ran.code == 0, ran.output
+    assert all(ran.of(rank, "ok") for rank in range(4))

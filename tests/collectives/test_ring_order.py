@@ -23,15 +23,17 @@ def check(comm, members):
     for n in (0, 1, N + 1, 4097, 300001):
         total = np.sum([vector(r, n) for r in members], axis=0)
         mine = vector(members[comm.rank], n)
+        assert np.array_equal(comm.all_reduce(mine.copy(), algorithm="biring"), total)
         assert np.array_equal(comm.all_reduce(mine.copy(), algorithm="ring"), total)
         if n > N:
             to = {peer for peer, (sent, _) in comm.last_links.items() if sent}
         cut = np.array_split(total, comm.size)[comm.rank]
         assert np.array_equal(comm.reduce_scatter(mine, algorithm="ring"), cut)
         parts = np.array_split(mine, comm.size)
-        whole = comm.all_gather(parts[comm.rank], out=np.zeros(n), algorithm="ring")
-        assert np.array_equal(whole, np.concatenate(
-            [np.array_split(vector(r, n), comm.size)[i] for i, r in enumerate(members)]))
+        for algorithm in ("ring", "biring"):
+            whole = comm.all_gather(parts[comm.rank], out=np.zeros(n), algorithm=algorithm)
+            assert np.array_equal(whole, np.concatenate(
+                [np.array_split(vector(r, n), comm.size)[i] for i, r in enumerate(members)]))
         for root in range(comm.size):
             x = mine.copy()
             comm.broadcast(x, root, algorithm="ring")

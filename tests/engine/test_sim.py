@@ -101,7 +101,7 @@ def test_same_seed_same_run() -> None:
     assert run(other)[1].elapsed_ns != first.elapsed_ns or not case.sim["jitter_ns"]
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "direct", "naive"])
+@pytest.mark.parametrize("algorithm", ["ring", "biring", "tree", "halving", "direct", "naive"])
 def test_death_is_an_error_that_names_the_rank(algorithm: str) -> None:
     for seed in range(20):
         world = random.Random(seed).choice([2, 3, 4, 8])
@@ -133,6 +133,23 @@ def test_transfers_overlap_with_reductions(world: int, collective: str) -> None:
     assert result.elapsed_ns <= 1.15 * larger + fill
     serial = result.busiest_link_ns + result.busiest_device_ns
     assert result.elapsed_ns < 0.85 * serial or collective == "all_reduce"
+
+
+@pytest.mark.parametrize("world", [4, 7, 8])
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "reduce"])
+def test_a_tree_is_as_fast_as_its_busiest_link_or_device(world: int, collective: str) -> None:
+    """Slices follow each other down all hops: only the first slice's way is added, however many hops there are."""
+    count, slice_bytes, ps_per_byte = 1 << 18, 8192, 1000
+    sim = {"seed": 1, "transfer_ps_per_byte": ps_per_byte, "combine_ps_per_byte": ps_per_byte, "slot_count": 8}
+    root = None if collective == "all_reduce" else 1
+    status, result, _, _ = run(Case(collective, "tree", world, count, 1, root=root, slice_bytes=slice_bytes, sim=sim))
+    assert status == 0
+    half_ns = count * 8 / 2 * ps_per_byte / 1000
+    # Every link carries a half down a tree, and in an all_reduce another one up the other.
+    assert result.busiest_link_ns == pytest.approx(half_ns * (2 if collective == "all_reduce" else 1), rel=0.01)
+    larger = max(result.busiest_link_ns, result.busiest_device_ns)
+    hops = generate(collective, "tree", world, root).step_count
+    assert result.elapsed_ns <= larger + 2 * (hops + 1) * slice_bytes * ps_per_byte / 1000
 
 
 def test_a_wrong_table_is_found_when_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

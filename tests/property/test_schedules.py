@@ -26,6 +26,7 @@ from rdmaring.schedule import (
     Schedule,
     ScheduleError,
     Send,
+    algorithms_of,
     generate,
 )
 from rdmaring.schedule.collectives import COLLECTIVES
@@ -207,8 +208,8 @@ def test_dependencies_are_only_between_rows_that_conflict(given_rows: list[Row])
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(["ring", "direct", "direct1", "naive"]),
-    st.integers(1, 7),
+    st.sampled_from(algorithms_of("all_reduce")),
+    st.integers(1, 9),
     st.integers(0, 50),
     st.integers(1, 9),
     st.booleans(),
