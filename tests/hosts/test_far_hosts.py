@@ -8,30 +8,33 @@ import pytest
 from beds import run_hosts
 
 SUMS = """
-import ml_dtypes
+import itertools, ml_dtypes
 with rr.init(timeout_s=60) as comm:
     r, n = comm.rank, comm.size
     for count in (1, 4097, 300_000):
         for dtype in (np.float32, ml_dtypes.bfloat16):
             want = np.arange(count) % 7 * n + n * (n - 1) / 2
             given = (np.arange(count) % 7 + r).astype(dtype)
-            for algorithm in (None, "ring", "direct", "hierarchical", "hierarchical-ring"):
+            sums = ("ring", "biring", "tree", "halving", "direct", "hierarchical", "hierarchical-ring")
+            for algorithm in (None, *sums):
                 x = given.copy()
                 comm.all_reduce(x, algorithm=algorithm)
                 assert np.array_equal(x.astype(np.float64), want), (count, dtype, algorithm)
             edges = np.cumsum([0] + [len(part) for part in np.array_split(np.arange(count), n)])
             part = np.empty(edges[r + 1] - edges[r], dtype)
-            comm.reduce_scatter(given, out=part)
-            assert np.array_equal(part.astype(np.float64), want[edges[r]:edges[r + 1]])
-            whole = np.empty(count, dtype)
-            comm.all_gather(part, out=whole)
-            assert np.array_equal(whole.astype(np.float64), want)
-            for root in range(n):
+            for algorithm in (None, "halving"):
+                comm.reduce_scatter(given, out=part, algorithm=algorithm)
+                assert np.array_equal(part.astype(np.float64), want[edges[r]:edges[r + 1]])
+            for algorithm in (None, "biring", "doubling"):
+                whole = np.zeros(count, dtype)
+                comm.all_gather(part, out=whole, algorithm=algorithm)
+                assert np.array_equal(whole.astype(np.float64), want)
+            for root, algorithm in itertools.product(range(n), (None, "tree", "binomial")):
                 x = given.copy()
-                comm.broadcast(x, root=root)
+                comm.broadcast(x, root=root, algorithm=algorithm)
                 assert np.array_equal(x.astype(np.float64), np.arange(count) % 7 + root)
                 x = given.copy()
-                comm.reduce(x, root=root)
+                comm.reduce(x, root=root, algorithm=algorithm)
                 assert np.array_equal(x.astype(np.float64), want if r == root else given.astype(np.float64))
     comm.barrier()
     say(transports=sorted({link.transport for link in comm.links}), paths=[link.path for link in comm.links],
