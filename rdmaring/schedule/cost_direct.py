@@ -85,8 +85,9 @@ def direct_all_to_all(model: Model, nbytes: float) -> Time:
     fan = _Fan(model, nbytes / model.shape.ranks, crowded=True)
     copies = fan.peers * (fan.row + fan.slices * fan.receive)
     leg_tail = max((leg.slices - 1) * leg.port for leg, _ in fan.legs)
-    arrived = _scatter(fan) + leg_tail + fan.row + fan.receive
-    sends = fan.peers * fan.row + fan.slices * fan.send_work
+    own = fan.row + fan.slices * fan.receive  # a copy
+    arrived = own + _scatter(fan) + leg_tail + fan.row + fan.receive
+    sends = own + fan.peers * fan.row + fan.slices * fan.send_work
     return Time(max(arrived, sends + copies), model.shape.largest * (sends + copies))
 
 

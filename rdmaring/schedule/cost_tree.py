@@ -211,14 +211,24 @@ def binomial_reduce(model: Model, nbytes: float) -> Time:
 
 
 def _parts(model: Model, nbytes: float) -> Time:
-    """Each hop with what its subtree holds: half of the vector, a quarter, ..."""
+    """A row a rank's part: the deepest makes a hop for each bit, and all pass through the root's ports."""
     shape = model.shape
-    critical, work = model.start(_is_far(model, shape.ranks // 2), nbytes / 2), 0.0
-    for distance, ranks in _children(shape.ranks):
-        leg = model.leg(_is_far(model, distance), nbytes * ranks / shape.ranks)
-        critical += leg.alone
-        work += leg.slices * leg.work + leg.row
-    return Time(critical, work * 2)
+    far_children = [_is_far(model, distance) for distance, _ in _children(shape.ranks)]
+    of_level = {far: model.leg(far, nbytes / shape.ranks, onward=True) for far in (False, True)}
+    below = dict.fromkeys(of_level, 0)
+    for (_, ranks), far in zip(_children(shape.ranks), far_children, strict=True):
+        below[far] += ranks
+    depth = shape.ranks.bit_length() - 1
+    far_hops = min(depth, sum(far_children))
+    start = max(model.start(far, nbytes / shape.ranks) for far in model.levels())
+    last = of_level[bool(far_hops)]
+    chain = start + (depth - far_hops) * of_level[False].hop + far_hops * of_level[True].hop + last.tail
+    busy = max(
+        (below[far] * leg.slices * leg.port + leg.latency for far, leg in of_level.items() if below[far]), default=0.0
+    )
+    work = sum(below[far] * (leg.slices * leg.work + leg.row) for far, leg in of_level.items())
+    stream = start + max(busy + last.row + last.work, last.wire + last.latency + work)
+    return Time(max(chain, stream), work + shape.largest * start)
 
 
 def binomial_gather(model: Model, nbytes: float) -> Time:

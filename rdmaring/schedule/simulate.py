@@ -59,13 +59,15 @@ class Simulator:
         return self._table
 
     def run(self, nbytes: float, cluster: Cluster, *, arrays: bool | None = None) -> Outcome:
-        """Simulate a vector of ``nbytes``.
+        """Simulate a vector of ``nbytes``, counted as in ``cost.predict``.
 
         arrays: all ranks at once (True), event by event (False), or whichever suits the size (None).
 
         Raises:
             ScheduleError: the cluster has other nodes; too large for events, and not regular enough for arrays.
         """
+        if self.schedule.collective == "all_to_all":  # its grid holds what all ranks have
+            nbytes *= self.schedule.world
         if tuple(cluster.sizes) != self.sizes:
             raise ScheduleError(f"the schedule is for nodes of {self.sizes[:8]} ranks, not {tuple(cluster.sizes)[:8]}")
         if arrays is None:
