@@ -2,15 +2,15 @@
 
     rdmaring run -n 8 scripts/nodes_apart.py
     rdmaring run -n 8 scripts/nodes_apart.py --delay-ms 1 --sizes 64K --algorithms ring,hierarchical
-    rdmaring run -n 8 scripts/nodes_apart.py --picture docs/hierarchical.svg --json hierarchical.json
+    rdmaring run -n 8 scripts/nodes_apart.py --picture docs/pictures/nodes_apart.svg
 
 The ranks of this machine play nodes of ``--nodes-of`` ranks (RDMARING_HOST_ID); what passes between nodes is carried by
 rdmaring.transport.Delaying, which delays every message by ``--delay-ms``. Algorithms take turns, round by round; a
 figure is the median over the rounds of the slowest rank's mean time of a call, by plans on registered memory.
 
-Simulated is what `rdmaring.schedule.simulate` says of the same rows with the constants below, and one delay more:
-before a call moves anything, both ends of every link tell each other what they call. The constants are those of two
-processors that all ranks share, roughly; below a megabyte the delay outweighs them.
+Simulated is what `rdmaring.schedule.simulate` says of the same rows with the library's own constants for TCP and the
+delay, and one delay more: before a call moves anything, both ends of every link tell each other what they call. It
+knows nothing of the time that Python takes to carry a message.
 
 Exit code: 0; 1 if a sum is wrong; 2 for wrong arguments.
 """
@@ -23,13 +23,10 @@ import os
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-NEAR_LATENCY_S, NEAR_S_PER_BYTE = 20e-6, 0.2e-9
-FAR_S_PER_BYTE = 2e-9  # Python moves it
-REDUCE_S_PER_BYTE = 0.2e-9
-ROW_S, SLICE_S = 5e-6, 50e-6
 CALL_S = 0.1  # about as long as one algorithm is called in one round
 
 
@@ -49,13 +46,15 @@ def arguments_of(given: list[str] | None = None) -> argparse.Namespace:
 
 def simulated_s(algorithm: str, nbytes: int, nodes: list[int], delay_s: float) -> float:
     from rdmaring.schedule import SHAPED, generate
-    from rdmaring.schedule.cluster import Cluster, Costs, LevelCost
+    from rdmaring.schedule.cluster import Cluster
     from rdmaring.schedule.simulate import simulate
+    from rdmaring.tuning.constants import built_in
 
     sizes = tuple(nodes.count(node) for node in dict.fromkeys(nodes))
     schedule = generate("all_reduce", algorithm, len(nodes), nodes=nodes if algorithm in SHAPED else None)
-    near, far = LevelCost(NEAR_LATENCY_S, NEAR_S_PER_BYTE), LevelCost(delay_s, FAR_S_PER_BYTE)
-    costs = Costs(near, far, REDUCE_S_PER_BYTE, ROW_S, SLICE_S)
+    processors = max(1, len(os.sched_getaffinity(0)) // len(sizes))  # of a node: they share this machine's
+    costs = built_in("tcp", processors).rows_crowded
+    costs = replace(costs, far=replace(costs.far, latency_s=costs.far.latency_s + delay_s))
     return delay_s + simulate(schedule, nbytes, Cluster(costs, sizes)).seconds
 
 
