@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rdmaring.schedule import binomial, biring, direct, doubling, halving, hierarchical, naive, ring, tree
+from rdmaring.schedule import binomial, biring, direct, doubling, halving, hierarchical, naive, parts, ring, tree
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.deps import with_after
 from rdmaring.schedule.order import check_order, in_order
@@ -76,6 +76,11 @@ ALGORITHMS: dict[tuple[str, str], Callable[[int, int | None], Recipe]] = {
     ("reduce", "tree"): tree.reduce,
     ("reduce", "binomial"): binomial.reduce,
     ("reduce", "direct"): direct.reduce,
+    ("all_to_all", "direct"): parts.all_to_all,
+    ("gather", "direct"): parts.gather,
+    ("gather", "binomial"): parts.gather_binomial,
+    ("scatter", "direct"): parts.scatter,
+    ("scatter", "binomial"): parts.scatter_binomial,
 }
 
 ORDERED = frozenset({"ring", "biring"})  # algorithms whose ranks stand in a ring
@@ -102,7 +107,7 @@ def generate(
 ) -> Schedule:
     """The schedule of a built-in algorithm; rows are made when asked for, one rank at a time.
 
-    root: the rank for broadcast and reduce; None for the other collectives.
+    root: the rank for broadcast, reduce, gather and scatter; None for the other collectives.
     order: the ranks as the ring visits them, each once; only algorithms in ORDERED have one. None: 0, 1, ..., N - 1.
     nodes: the node of each rank, by any numbers that are equal on equal nodes; only algorithms in SHAPED have them.
         None: one node.

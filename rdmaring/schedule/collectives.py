@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
 from rdmaring.schedule.rows import ScheduleError
 
@@ -16,20 +17,32 @@ class Collective:
     reduces: bool  # its result is a reduction: the post-operation applies
     rooted: bool
     per_rank_chunks: bool = False  # chunk r belongs to rank r, so there are as many chunks as ranks
+    per_pair_chunks: bool = False  # chunk s * N + d goes from rank s to rank d
+
+    def chunk_count(self, world: int) -> int | None:
+        """The one number of chunks that it can have; None: any."""
+        if self.per_pair_chunks:
+            return world * world
+        return world if self.per_rank_chunks else None
 
     def input_chunks(self, rank: int, chunk_count: int, root: int | None) -> range:
         """The chunks of INPUT that exist on ``rank``; each holds that rank's contribution."""
-        if self.name == "all_gather":
+        if self.name in ("all_gather", "gather"):
             return range(rank, rank + 1)
-        if self.name == "broadcast" and rank != root:
+        if self.per_pair_chunks:
+            world = isqrt(chunk_count)
+            return range(rank * world, rank * world + world)
+        if self.name in ("broadcast", "scatter") and rank != root:
             return range(0)
         return range(chunk_count)
 
     def output_chunks(self, rank: int, chunk_count: int, root: int | None) -> range:
         """The chunks of OUTPUT that exist on ``rank``; all must hold the result."""
-        if self.name == "reduce_scatter":
+        if self.name in ("reduce_scatter", "scatter"):
             return range(rank, rank + 1)
-        if self.name == "reduce" and rank != root:
+        if self.per_pair_chunks:
+            return range(rank, chunk_count, isqrt(chunk_count))
+        if self.name in ("reduce", "gather") and rank != root:
             return range(0)
         return range(chunk_count)
 
@@ -37,9 +50,12 @@ class Collective:
         """Whose contributions the result of ``chunk`` is made of, each exactly once."""
         if self.reduces:
             return range(world)
-        if root is not None:
-            return range(root, root + 1)
-        return range(chunk, chunk + 1)
+        if self.per_pair_chunks:
+            return range(chunk // world, chunk // world + 1)
+        if self.per_rank_chunks and self.name != "scatter":
+            return range(chunk, chunk + 1)
+        assert root is not None
+        return range(root, root + 1)
 
 
 COLLECTIVES = {
@@ -50,6 +66,9 @@ COLLECTIVES = {
         Collective("all_gather", 2, reduces=False, rooted=False, per_rank_chunks=True),
         Collective("broadcast", 3, reduces=False, rooted=True),
         Collective("reduce", 4, reduces=True, rooted=True),
+        Collective("all_to_all", 6, reduces=False, rooted=False, per_pair_chunks=True),
+        Collective("gather", 7, reduces=False, rooted=True, per_rank_chunks=True),
+        Collective("scatter", 8, reduces=False, rooted=True, per_rank_chunks=True),
     )
 }
 COLLECTIVE_BY_CODE = {collective.code: collective for collective in COLLECTIVES.values()}

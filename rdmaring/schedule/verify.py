@@ -93,7 +93,7 @@ def check_header(schedule: Schedule) -> Collective:
     if collective.rooted != (root is not None) or (root is not None and not 0 <= root < world):
         raise ScheduleError(f"root {root} of {collective.name} in a world of {world}")
     if not 1 <= schedule.chunk_count <= CHUNKS_MAX or (
-        collective.per_rank_chunks and schedule.chunk_count != world
+        collective.chunk_count(world) not in (None, schedule.chunk_count)
     ):
         raise ScheduleError(f"{collective.name} cannot have {schedule.chunk_count} chunks for {world} ranks")
     weights = schedule.weights
