@@ -32,17 +32,26 @@ def aligned(count: int, parts: int, element_bytes: int, weights: Sequence[int] |
     return [count * begin // begins[-1] // unit * unit for begin in begins[:-1]] + [count]
 
 
-def given(counts: Sequence[int], parts: int, count: int | None) -> list[int]:
-    """Offsets from the caller's ``counts``, one a rank.
+def by_pair(give: Sequence[int], get: Sequence[int], rank: int) -> list[int]:
+    """Offsets of all_to_all's chunks as ``rank`` knows them: chunk s * N + d is empty where it is neither s nor d."""
+    parts = len(give)
+    sizes = [0] * (parts * parts)
+    sizes[rank::parts] = get
+    sizes[rank * parts : (rank + 1) * parts] = give
+    return [0, *accumulate(sizes)]
+
+
+def given(counts: Sequence[int], parts: int, count: int | None, name: str = "counts") -> list[int]:
+    """Offsets from the caller's ``counts``, one a rank; ``name`` is the argument's, for the error.
 
     Raises:
         ArgumentError: not one count a rank, a negative one, or a sum that is not the vector's count.
     """
     sizes = [int(size) for size in counts]
     if len(sizes) != parts:
-        raise ArgumentError(f"counts has {len(sizes)} entries; accepted is one a rank, {parts}")
+        raise ArgumentError(f"{name} has {len(sizes)} entries; accepted is one a rank, {parts}")
     if any(size < 0 for size in sizes):
-        raise ArgumentError(f"counts holds {min(sizes)}; accepted are counts >= 0")
+        raise ArgumentError(f"{name} holds {min(sizes)}; accepted are counts >= 0")
     if count is not None and sum(sizes) != count:
-        raise ArgumentError(f"counts add up to {sum(sizes)}; the vector has {count} elements")
+        raise ArgumentError(f"{name} add up to {sum(sizes)}; the vector has {count} elements")
     return [0, *accumulate(sizes)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rdmaring.buffers import Vector, as_vector, check_overlap
-from rdmaring.chunks import even
+from rdmaring.chunks import by_pair, even
 from rdmaring.chunks import given as given_offsets
 from rdmaring.errors import ArgumentError, ArgumentTypeError
 from rdmaring.plan import Plan, check_reduction
@@ -179,6 +179,117 @@ class Collectives(Runner):
         native = self._native("reduce", given, given.count, op=op, scale=factor, root=root, algorithm=algorithm)
         return self._run(native, given, result if self.rank == root else None, async_op, timeout_s, returns=result)
 
+    def all_to_all(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: tuple[Sequence[int], Sequence[int]] | None = None,
+        algorithm: str | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Part d of every rank's ``x`` goes to rank d, which gets all ranks' parts in rank order.
+
+        x: this rank's parts for all ranks, in rank order; left alone.
+        out: what this rank gets; shares no memory with x; default: a new array.
+        counts: (elements to each rank, elements from each rank). Each rank knows its own two lists only: what a gives
+            as its count to b, b must give as its count from a, or both ranks raise ``MismatchError``. All ranks pass
+            counts, or none does. Default: N equal parts of x, the same count on all ranks.
+
+        Equal parts are read in place by the peers where x is registered (``comm.empty()``); parts by counts go through
+        slots. Returns ``out``, or a Work.
+        """
+        given = as_vector(x, "x", writable=False)
+        offsets = None
+        if counts is None:
+            if given.count % self.size:
+                hint = "pass counts=(to each rank, from each rank)"
+                raise ArgumentError(f"x has {given.count} elements; accepted are multiples of {self.size}", hint=hint)
+            whole, got = given.count * self.size, given.count
+        else:
+            give, get = self._check_counts(counts, given.count)
+            offsets = by_pair(give, get, self.rank)
+            whole, got = offsets[-1], sum(get)
+        if out is None:
+            out = np.empty(got, given.dtype)
+        result = self._part(out, "out", got, given, writable=True)
+        check_overlap(given, result, same_allowed=False)
+        native = self._native(
+            "all_to_all", given, whole, algorithm=algorithm, offsets=offsets, paired=counts is not None
+        )
+        return self._run(native, given, result, async_op, timeout_s)
+
+    def gather(
+        self,
+        x: Any,
+        root: int = 0,
+        out: Any = None,
+        *,
+        counts: Sequence[int] | None = None,
+        algorithm: str | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """The root gets all ranks' parts, in rank order.
+
+        x: this rank's part. On the root it may be the slice of ``out`` that it belongs to.
+        out: on the root the whole vector (default: a new array); on other ranks not looked at.
+        counts: elements of each rank's part, equal on all ranks; default: every part has as many as x.
+
+        Returns ``out`` on the root and ``x`` elsewhere, or a Work.
+        """
+        root = self._check_root(root)
+        part = as_vector(x, "x", writable=False)
+        offsets = self._offsets_of_parts(counts, part.count)
+        mine = offsets[self.rank + 1] - offsets[self.rank]
+        if part.count != mine:
+            raise ArgumentError(f"x has {part.count} elements; counts give rank {self.rank} {mine}")
+        result = None
+        if self.rank == root:
+            out = np.empty(offsets[-1], part.dtype) if out is None else out
+            result = self._part(out, "out", offsets[-1], part, writable=True)
+            self._own_part_or_apart(part, result, offsets[root])
+        native = self._native("gather", part, offsets[-1], root=root, algorithm=algorithm, offsets=offsets)
+        return self._run(native, part, result, async_op, timeout_s)
+
+    def scatter(
+        self,
+        x: Any = None,
+        root: int = 0,
+        out: Any = None,
+        *,
+        counts: Sequence[int] | None = None,
+        algorithm: str | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Every rank gets its part of the root's ``x``.
+
+        x: on the root the whole vector, left alone unless ``out`` is its own part of it; on other ranks not looked at.
+        out: this rank's part. It tells the dtype and, without ``counts``, the count: only the root may leave it out.
+        counts: elements of each rank's part, equal on all ranks; default: N equal parts.
+
+        Returns ``out``, or a Work.
+        """
+        root = self._check_root(root)
+        given = as_vector(x, "x", writable=False) if self.rank == root else None
+        if out is None:
+            if given is None:
+                raise ArgumentError(f"out is None on rank {self.rank}; accepted is that on the root, rank {root}, only")
+            mine = given.count // self.size if counts is None else int(counts[root])
+            out = np.empty(mine, given.dtype)
+        result = as_vector(out, "out", writable=True)
+        offsets = self._offsets_of_parts(counts, result.count)
+        mine = offsets[self.rank + 1] - offsets[self.rank]
+        if result.count != mine:
+            raise ArgumentError(f"out has {result.count} elements; counts give rank {self.rank} {mine}")
+        if given is not None:
+            self._part(x, "x", offsets[-1], result, writable=False)
+            self._own_part_or_apart(result, given, offsets[root])
+        native = self._native("scatter", result, offsets[-1], root=root, algorithm=algorithm, offsets=offsets)
+        return self._run(native, given, result, async_op, timeout_s, returns=result)
+
     def barrier(self, *, async_op: bool = False, timeout_s: float | None = None) -> Work | None:
         """Return when every rank has called it."""
         nothing = as_vector(np.empty(0, np.uint8), "x", writable=True)
@@ -232,6 +343,23 @@ class Collectives(Runner):
         if algorithm not in (None, "direct", "direct1"):
             raise ArgumentError(f"order='rank' with algorithm={algorithm!r}; accepted are 'direct' and 'direct1'")
         return algorithm or "direct"
+
+    def _check_counts(self, counts: Any, count: int) -> tuple[list[int], list[int]]:
+        """all_to_all's two lists: elements to each rank, and from each."""
+        try:
+            give, get = counts
+        except (TypeError, ValueError):
+            raise ArgumentError(f"counts is {counts!r}; accepted are two lists: to each rank, from each rank") from None
+        given_offsets(give, self.size, count, "counts[0]")
+        given_offsets(get, self.size, None, "counts[1]")
+        if int(give[self.rank]) != int(get[self.rank]):
+            raise ArgumentError(
+                f"counts give rank {self.rank} {give[self.rank]} elements to itself and {get[self.rank]} from itself"
+            )
+        return [int(each) for each in give], [int(each) for each in get]
+
+    def _offsets_of_parts(self, counts: Sequence[int] | None, mine: int) -> list[int]:
+        return even(mine * self.size, self.size) if counts is None else given_offsets(counts, self.size, None)
 
     def _in_out(self, x: Any, out: Any) -> tuple[Vector, Vector]:
         if out is None or out is x:

@@ -16,7 +16,7 @@ from rdmaring.buffers import as_vector
 from rdmaring.choice import Explanation
 from rdmaring.collectives import Collectives
 from rdmaring.errors import ArgumentError
-from rdmaring.plan import COLLECTIVE_CODE, Shape, choice_of
+from rdmaring.plan import COLLECTIVE_CODE, ROOTED, Shape, choice_of
 from rdmaring.settings import Settings
 from rdmaring.topology import Link, link_of
 from rdmaring.tuning.fingerprint import Facts
@@ -120,7 +120,7 @@ class Communicator(Collectives):
         if collective not in COLLECTIVE_CODE:
             raise ArgumentError(f"collective is {collective!r}; accepted are {', '.join(COLLECTIVE_CODE)}")
         wanted = np.dtype(dtype)
-        root = 0 if collective in ("broadcast", "reduce") else None
+        root = 0 if collective in ROOTED else None
         shape = Shape(collective, nbytes // wanted.itemsize, 0, wanted.itemsize, root=root)
         if not 0 <= nbytes < 1 << 60:
             raise ArgumentError(f"nbytes is {nbytes}; accepted are 0 to 2^60 - 1")

@@ -20,7 +20,18 @@ from rdmaring.tuning.constants import in_mailbox
 if TYPE_CHECKING:
     from rdmaring.running import Runner
 
-COLLECTIVE_CODE = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2, "broadcast": 3, "reduce": 4, "barrier": 5}
+COLLECTIVE_CODE = {
+    "all_reduce": 0,
+    "reduce_scatter": 1,
+    "all_gather": 2,
+    "broadcast": 3,
+    "reduce": 4,
+    "barrier": 5,
+    "all_to_all": 6,
+    "gather": 7,
+    "scatter": 8,
+}
+ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
 REDUCING = frozenset(("all_reduce", "reduce_scatter", "reduce"))
 
 
@@ -59,6 +70,7 @@ class Shape:
     root: int | None = None
     algorithm: Algorithm | None = None
     offsets: tuple[int, ...] | None = None  # the caller's cut, for uneven parts
+    paired: bool = False  # all_to_all by counts: offsets are this rank's own view, and count their sum
 
 
 def check_reduction(op: str, scale: float | None, code: int) -> float:
@@ -99,7 +111,7 @@ def _offsets(shape: Shape, schedule: Schedule) -> Sequence[int]:
     chunk_count = schedule.chunk_count
     if shape.offsets is not None and len(shape.offsets) == chunk_count + 1:
         return shape.offsets
-    if shape.collective in ("reduce_scatter", "all_gather"):
+    if shape.collective in ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"):
         return chunks.even(shape.count, chunk_count)
     return chunks.aligned(shape.count, chunk_count, shape.element_bytes, schedule.weights)
 
@@ -156,6 +168,7 @@ class NativePlan:
         spec.scale = shape.scale
         spec.schedule = rows
         spec.chunk_offsets = table
+        spec.paired = shape.paired
         spec.slice_bytes = choice.slice_bytes
         spec.mailbox = choice.mailbox
         spec.algorithm = choice.algorithm.encode()

@@ -59,7 +59,10 @@ typedef enum rr_collective {
 	RR_ALL_GATHER = 2,
 	RR_BROADCAST = 3,
 	RR_REDUCE = 4,
-	RR_BARRIER = 5
+	RR_BARRIER = 5,
+	RR_ALL_TO_ALL = 6,
+	RR_GATHER = 7,
+	RR_SCATTER = 8
 } rr_collective;
 
 typedef enum rr_dtype {
@@ -190,6 +193,12 @@ typedef struct rr_plan_spec {
 	uint32_t mailbox;              /* 1: send through the tiny-message mailboxes (all_reduce, barrier) */
 	char algorithm[24];
 	uint32_t costs;                /* of what the caller chose the algorithm by: a hash that must be equal on all ranks; 0: of nothing */
+	/*
+	 * 1, all_to_all only: counts differ by pair, and no rank knows all of them. count and chunk_offsets are then this
+	 * rank's own view: chunks s * world + d of which it is neither s nor d are empty. Each pair's two views are compared
+	 * with its first slice: a mismatch where they differ.
+	 */
+	uint32_t paired;
 } rr_plan_spec;
 
 /* What one finished run did on this rank. Bytes are payload, headers apart. */

@@ -31,6 +31,7 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 		transfer.order = order;
 		transfer.slice = slice->number;
 		transfer.bytes = slice->bytes;
+		transfer.row_bytes = rr_slice_row_bytes(work);
 		transfer.mode = receive_mode(work, receive);
 		transfer.landing = NULL;
 		transfer.buffer = (enum rr_buffer_id)receive->source;

@@ -40,6 +40,8 @@ void rr_engine_row_open(struct rr_engine *engine, uint64_t instance)
 		state->bytes = end - state->begin;
 	}
 	state->slices = (uint32_t)((state->bytes + work.plan->slice_bytes - 1) / work.plan->slice_bytes);
+	if (work.plan->paired && !state->slices)
+		state->slices = 1; /* empty here, but perhaps not at the other end: its first slice tells */
 	for (int32_t i = row->send_begin; i < row->send_end; i++)
 		*rr_engine_send(engine, work.round, (uint32_t)i) = (struct rr_send_state){0};
 }

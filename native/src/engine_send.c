@@ -44,6 +44,7 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 	transfer->order = send->order + (uint32_t)work->round * work->plan->rows->sends_to[send->peer];
 	transfer->slice = number;
 	transfer->bytes = bytes;
+	transfer->row_bytes = rr_slice_row_bytes(work);
 	transfer->mode = mode;
 	transfer->landing = NULL;
 	transfer->buffer = (enum rr_buffer_id)buffer;

@@ -100,4 +100,10 @@ static inline uint32_t rr_slice_bytes(const struct rr_open_row *work, uint64_t o
 	return left < work->plan->slice_bytes ? (uint32_t)left : work->plan->slice_bytes;
 }
 
+/* What both ends of a transfer compare where each knows its own counts only; see link.h. */
+static inline uint64_t rr_slice_row_bytes(const struct rr_open_row *work)
+{
+	return work->plan->paired ? work->state->bytes + 1 : 0;
+}
+
 #endif

@@ -54,6 +54,11 @@ struct rr_transfer {
 	uint32_t slice;
 	uint32_t bytes;
 	enum rr_mode mode;
+	/*
+	 * Where the ends were told their counts apart: 1 + the bytes of all of the row's slices, compared by the receiver
+	 * (RR_ERR_MISMATCH); else 0, and not compared. Such transfers go by SLOT or STREAM; see rr_link_row_differs().
+	 */
+	uint64_t row_bytes;
 	void *landing;            /* receiver: where the bytes go if the row only lands them, else NULL */
 	uint64_t coordinate;      /* sender, or implied: byte offset in `buffer` */
 	enum rr_buffer_id buffer; /* SLOT: unused; SOURCE, CMA: the sender's; WRITE: the receiver's */
@@ -125,6 +130,9 @@ struct rr_link {
 	uint64_t sent;  /* transfers committed (out) or released (in), since the link was opened */
 	uint64_t bytes; /* their payload */
 };
+
+/* The error of a receiver whose row has another size than the sender's; both as in rr_transfer. */
+rr_status rr_link_row_differs(const struct rr_link *link, uint64_t theirs, uint64_t ours);
 
 static inline bool rr_mode_implied(enum rr_mode mode, int32_t source_buffer)
 {

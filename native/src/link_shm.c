@@ -254,7 +254,7 @@ static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->bytes = transfer->bytes;
 	line->mode = transfer->mode;
 	line->slot = this->reserved_slot;
-	line->coordinate = transfer->coordinate;
+	line->coordinate = transfer->row_bytes ? transfer->row_bytes : transfer->coordinate;
 	this->serial++;
 	if (this->reserved_common >= 0)
 		rr_common_commit(this->shm, this->reserved_common, link->peer, this->serial);
@@ -278,6 +278,9 @@ static void shm_abort(struct rr_link *link)
 static rr_status wrong_data(const struct rr_link *link, const struct rr_data *line,
 			    const struct rr_transfer *transfer)
 {
+	if (line->op == transfer->op && line->order == transfer->order && transfer->row_bytes &&
+	    line->coordinate != transfer->row_bytes)
+		return rr_link_row_differs(link, line->coordinate, transfer->row_bytes);
 	return rr_fail(RR_ERR_PROTOCOL,
 		       "rank %d sent op %llu row %u slice %u of %u bytes (mode %u), expected was op %llu row %u slice %u of %u bytes (mode %d)",
 		       link->peer, (unsigned long long)line->op, line->order, line->slice, line->bytes, line->mode,
@@ -333,7 +336,8 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	if (rr_observe64(&line->serial) != this->serial + 1) /* pairs with shm_commit() */
 		return RR_AGAIN;
 	if (line->op != transfer->op || line->order != transfer->order || line->slice != transfer->slice ||
-	    line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode)
+	    line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode ||
+	    (transfer->row_bytes && line->coordinate != transfer->row_bytes))
 		return wrong_data(link, line, transfer);
 	switch (transfer->mode) {
 	case RR_MODE_SLOT:

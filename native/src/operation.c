@@ -1,6 +1,7 @@
 /* operation.c - the operations of a communicator, one after another in call order. */
 #include "comm.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,8 +79,11 @@ static rr_status find_places(struct rr_comm *comm, struct rr_work *work, struct 
 
 	memset(places, 0, RR_BUFFER_COUNT * sizeof(*places));
 	for (int b = 0; b < 2; b++) {
-		if (work->extents)
-			break; /* several pieces: through slots, or staged */
+		if (plan->paired || (b == 0 ? &work->input : &work->output)->extents) {
+			/* Several pieces, or coordinates that differ between the ends: through slots, or staged. Nothing to keep. */
+			plan->place_address[b] = &plan->place;
+			continue;
+		}
 		if (plan->place_generation != generation || plan->place_address[b] != addresses[b]) {
 			rr_status status = rr_operation_place(comm, addresses[b], ends[b] - begins[b], begins[b], &plan->place[b]);
 			if (status != RR_OK) {
@@ -90,9 +94,8 @@ static rr_status find_places(struct rr_comm *comm, struct rr_work *work, struct 
 		}
 		places[b] = plan->place[b];
 	}
-	if (!work->extents)
-		plan->place_generation = generation;
-	if (is_staged(comm, plan, &places[RR_INPUT])) {
+	plan->place_generation = generation;
+	if (!plan->paired && is_staged(comm, plan, &places[RR_INPUT])) {
 		rr_status status = rr_stage_input(comm, work, &places[RR_INPUT]);
 		if (status != RR_OK)
 			return status;
@@ -192,13 +195,28 @@ static void finish(struct rr_comm *comm, struct rr_work *work)
 	rr_publish32(&work->state, RR_WORK_DONE); /* pairs with rr_work_wait() */
 }
 
+/* Counts that differ by pair are known to the two ends alone: found with their first slice, when both were in. */
+static void tell_row_mismatch(struct rr_comm *comm, rr_error *error)
+{
+	char found[sizeof(error->message)];
+	int32_t peer = comm->engine.waiting_peer;
+
+	memcpy(found, error->message, sizeof(found));
+	rr_fail(RR_ERR_MISMATCH, "ranks disagree in op %llu: rank %d, %s", (unsigned long long)comm->first->op, comm->rank, found);
+	error->peer = peer;
+	error->row = comm->engine.waiting_row;
+	snprintf(error->hint, sizeof(error->hint), "what rank a gives as its count for rank b, b must give as its count from a");
+}
+
 /* An error of the operation in flight: add where, and end everything. */
 static void lose(struct rr_comm *comm, struct rr_work *work, rr_status status)
 {
 	rr_error *error = rr_error_here();
 	int32_t peer = error->peer;
 
-	if (status == RR_ERR_MISMATCH) {
+	if (status == RR_ERR_MISMATCH && !work->plan->mailbox && comm->engine.phase != RR_OPENING) {
+		tell_row_mismatch(comm, error);
+	} else if (status == RR_ERR_MISMATCH) {
 		peer = work->plan->mailbox ? comm->mailbox.mismatch : comm->engine.waiting_peer;
 		rr_watch_mismatch(comm, peer, work->op);
 	} else if (!work->plan->mailbox) {

@@ -81,6 +81,11 @@ void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_
 		snprintf(cut, sizeof(cut), ", schedule %016llx, chunk table %08x, %u round(s), slices of %llu bytes%s",
 			 (unsigned long long)descriptor->schedule, (uint32_t)descriptor->chunks, descriptor->round_count,
 			 (unsigned long long)descriptor->slice_bytes, descriptor->mailbox ? ", by mailbox" : "");
+	if (descriptor->collective == RR_ALL_TO_ALL && !descriptor->chunks) {
+		snprintf(text, size, "all_to_all of %s elements, counts by pair, algorithm %.24s%s",
+			 rr_dtype_name((rr_dtype)descriptor->dtype), descriptor->algorithm, cut);
+		return;
+	}
 	snprintf(text, size, "%s of %llu %s elements%s%s%s, algorithm %.24s%s%s", rr_collective_name(descriptor->collective),
 		 (unsigned long long)descriptor->count, rr_dtype_name((rr_dtype)descriptor->dtype), reduction, scale, root,
 		 descriptor->algorithm, cut, costs);

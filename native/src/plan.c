@@ -38,6 +38,11 @@ static rr_status check_spec(int32_t rank, int32_t world, const rr_plan_spec *spe
 			return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets[%u] is above its successor", c);
 	if (spec->chunk_offsets[0] != 0 || spec->chunk_offsets[rows->chunk_count] != spec->count)
 		return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets must run from 0 to count");
+	if (spec->collective == RR_ALL_TO_ALL && rows->chunk_count != (uint64_t)world * (uint64_t)world)
+		return rr_fail(RR_ERR_ARGUMENT, "all_to_all among %d ranks has %d chunks, not %u", world, world * world,
+			       rows->chunk_count);
+	if (spec->paired && (spec->collective != RR_ALL_TO_ALL || spec->round_count > 1))
+		return rr_fail(RR_ERR_UNSUPPORTED, "paired: only all_to_all has counts by pair, and in one round");
 	if (spec->mailbox && (spec->count * rr_dtype_bytes((rr_dtype)spec->dtype) > RR_MAILBOX_BYTES ||
 			      world > (int32_t)RR_MAILBOX_WORLD_MAX ||
 			      (spec->collective != RR_ALL_REDUCE && spec->collective != RR_BARRIER)))
@@ -92,13 +97,26 @@ static void find_buffers(struct rr_plan *plan, int32_t rank)
 	plan->cell_bytes = (cell + 63) / 64 * 64;
 	plan->input_end = plan->vector_bytes;
 	plan->output_end = plan->vector_bytes;
-	if (plan->descriptor.collective == RR_REDUCE_SCATTER) {
+	if (plan->descriptor.collective == RR_REDUCE_SCATTER || plan->descriptor.collective == RR_SCATTER) {
 		plan->output_begin = plan->chunk_offsets[rank];
 		plan->output_end = plan->chunk_offsets[rank + 1];
 	}
-	if (plan->descriptor.collective == RR_ALL_GATHER) {
+	if (plan->descriptor.collective == RR_ALL_GATHER || plan->descriptor.collective == RR_GATHER) {
 		plan->input_begin = plan->chunk_offsets[rank];
 		plan->input_end = plan->chunk_offsets[rank + 1];
+	}
+	/* What only the root has. */
+	if (plan->descriptor.collective == RR_GATHER && !plan->uses[RR_OUTPUT])
+		plan->output_end = 0;
+	if (plan->descriptor.collective == RR_SCATTER && !plan->uses[RR_INPUT])
+		plan->input_end = 0;
+	if (plan->scattered) {
+		uint32_t world = rows->world;
+		plan->input_begin = plan->chunk_offsets[(uint32_t)rank * world];
+		plan->input_end = plan->chunk_offsets[((uint32_t)rank + 1) * world];
+		plan->output_end = 0;
+		for (uint32_t s = 0; s < world; s++)
+			plan->output_end += rr_plan_chunk_bytes(plan, s * world + (uint32_t)rank);
 	}
 }
 
@@ -106,9 +124,9 @@ static void describe(struct rr_plan *plan, const rr_plan_spec *spec, uint64_t sl
 {
 	struct rr_descriptor *descriptor = &plan->descriptor;
 
-	descriptor->count = spec->count;
+	descriptor->count = spec->paired ? 0 : spec->count;
 	descriptor->schedule = spec->schedule->identity;
-	descriptor->chunks = rr_hash_bytes(spec->chunk_offsets, (spec->schedule->chunk_count + 1) * sizeof(uint64_t), 0);
+	descriptor->chunks = spec->paired ? 0 : rr_hash_bytes(spec->chunk_offsets, (spec->schedule->chunk_count + 1) * sizeof(uint64_t), 0);
 	descriptor->slice_bytes = slice_bytes;
 	descriptor->scale = spec->scale;
 	descriptor->collective = spec->collective;
@@ -134,12 +152,18 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 	plan->slice_bytes = (uint32_t)slice_bytes;
 	plan->round_count = spec->round_count ? spec->round_count : 1;
 	plan->mailbox = spec->mailbox != 0;
+	plan->paired = spec->paired != 0;
+	plan->scattered = spec->collective == RR_ALL_TO_ALL;
 	plan->pass = rr_combine_lookup((rr_dtype)spec->dtype, (rr_redop)spec->redop, rr_simd_level_best());
 	plan->factor = spec->scale / (spec->redop == RR_AVG ? world : 1);
 	plan->post = reduces(spec->collective) && plan->factor != 1.0;
 	plan->rows = rr_schedule_copy(spec->schedule);
 	plan->chunk_offsets = calloc((size_t)chunk_count + 1, sizeof(uint64_t));
-	if (!plan->rows || !plan->chunk_offsets)
+	if (plan->scattered) {
+		plan->extents = calloc((size_t)world, sizeof(*plan->extents));
+		plan->starts = calloc((size_t)world, sizeof(*plan->starts));
+	}
+	if (!plan->rows || !plan->chunk_offsets || (plan->scattered && (!plan->extents || !plan->starts)))
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan of %u rows", spec->schedule->row_count);
 	for (uint32_t c = 0; c <= chunk_count; c++)
 		plan->chunk_offsets[c] = spec->chunk_offsets[c] * plan->element_bytes;
@@ -162,6 +186,8 @@ void rr_plan_unmake(struct rr_plan *plan)
 	free(plan->chunk_offsets);
 	free(plan->peers);
 	free(plan->staged);
+	free(plan->extents);
+	free(plan->starts);
 	free(plan);
 }
 

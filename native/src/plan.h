@@ -40,6 +40,14 @@ struct rr_plan {
 	bool uses[RR_BUFFER_COUNT]; /* which buffers this rank's rows touch */
 	struct rr_range *staged; /* of INPUT: what ranks of this node read; see stage.h */
 	uint32_t staged_count;
+	bool paired; /* counts differ by pair: chunk_offsets are this rank's own view */
+	/*
+	 * all_to_all: the output is not one interval of the vector but chunk s * world + rank of every s, one behind the
+	 * other. output_begin is then 0 and output_end its size; a blocking call's pieces are kept here.
+	 */
+	bool scattered;
+	rr_extent *extents; /* [world] */
+	uint64_t *starts;   /* [world] */
 	/* what this rank holds: [begin, end) of the vector */
 	uint64_t input_begin, input_end;
 	uint64_t output_begin, output_end;
@@ -57,6 +65,11 @@ struct rr_plan {
 rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const rr_plan_spec *spec,
 		       struct rr_plan **out);
 void rr_plan_unmake(struct rr_plan *plan);
+
+static inline uint64_t rr_plan_chunk_bytes(const struct rr_plan *plan, uint32_t chunk)
+{
+	return plan->chunk_offsets[chunk + 1] - plan->chunk_offsets[chunk];
+}
 
 /* Bytes of a vector part: chunk c in round k is [plan_part(c, k), plan_part(c, k + 1)). */
 static inline uint64_t rr_plan_part(const struct rr_plan *plan, uint32_t chunk, uint32_t round)

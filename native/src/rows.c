@@ -94,8 +94,8 @@ static rr_status decode_header(rr_schedule *schedule, const uint8_t *bytes, size
 	    schedule->chunk_count == 0 || schedule->chunk_count > RR_TABLE_MAX ||
 	    schedule->row_count > RR_TABLE_MAX || schedule->receive_count > RR_TABLE_MAX ||
 	    schedule->send_count > RR_TABLE_MAX || schedule->after_count > RR_TABLE_MAX ||
-	    schedule->cell_count > schedule->row_count || schedule->window < 1 ||
-	    schedule->collective < RR_ALL_REDUCE || schedule->collective > RR_BARRIER ||
+	    schedule->cell_count > RR_TABLE_MAX || schedule->window < 1 ||
+	    schedule->collective < RR_ALL_REDUCE || schedule->collective > RR_SCATTER ||
 	    schedule->root >= (int32_t)schedule->world || schedule->root < -1)
 		return rr_fail(RR_ERR_SCHEDULE, "a count in the rows' header is out of range");
 	uint64_t need = HEADER_BYTES + (uint64_t)schedule->row_count * ROW_WORDS * 4 +

@@ -31,6 +31,36 @@ static rr_status check_buffers(const struct rr_plan *plan, const void *input, co
 	return RR_OK;
 }
 
+/*
+ * Lays pieces of memory out in the vector's coordinates. Pieces are cut where the part of the vector that they hold is:
+ * in all_to_all the output is a chunk from every rank. Empty ones are left out; there is room for all.
+ */
+static void place_extents(struct rr_buffer *buffer, const struct rr_plan *plan, bool scattered, uint64_t begin,
+			  const rr_extent *from, uint32_t count, rr_extent *extents, uint64_t *starts)
+{
+	uint32_t kept = 0, world = plan->rows->world;
+	uint32_t part = 0, chunk = plan->rows->rank;
+	uint64_t left_of_part = scattered ? rr_plan_chunk_bytes(plan, chunk) : UINT64_MAX;
+
+	begin = scattered ? plan->chunk_offsets[chunk] : begin;
+	for (uint32_t i = 0; i < count; i++) {
+		for (uint64_t done = 0; done < from[i].bytes; kept++) {
+			while (!left_of_part && ++part < world) {
+				chunk += world;
+				begin = plan->chunk_offsets[chunk];
+				left_of_part = rr_plan_chunk_bytes(plan, chunk);
+			}
+			uint64_t bytes = from[i].bytes - done < left_of_part ? from[i].bytes - done : left_of_part;
+			extents[kept] = (rr_extent){.address = (char *)from[i].address + done, .bytes = bytes};
+			starts[kept] = begin;
+			done += bytes;
+			begin += bytes;
+			left_of_part -= bytes;
+		}
+	}
+	*buffer = (struct rr_buffer){.extents = extents, .starts = starts, .count = kept};
+}
+
 static void set_work(struct rr_work *work, struct rr_plan *plan, const void *input, void *output, uint64_t timeout_ns)
 {
 	struct rr_comm *comm = plan->comm;
@@ -112,6 +142,10 @@ static rr_status run(struct rr_plan *plan, const void *input, void *output, uint
 		return RR_OK;
 	}
 	set_work(work, plan, input, output, timeout_ns);
+	if (plan->scattered) {
+		const rr_extent whole = {.address = output, .bytes = plan->output_end};
+		place_extents(&work->output, plan, true, 0, &whole, 1, plan->extents, plan->starts);
+	}
 	if (tiny)
 		continue_tiny(comm, work);
 	else
@@ -180,35 +214,21 @@ static rr_status sum_extents(const rr_extent *extents, uint32_t count, uint32_t 
 	return RR_OK;
 }
 
-/* Copies extents that are not empty; where coordinates begin at `begin`. */
-static void place_extents(struct rr_buffer *buffer, const rr_extent *from, uint32_t count, uint64_t begin,
-			  rr_extent *extents, uint64_t *starts)
-{
-	uint32_t kept = 0;
-
-	for (uint32_t i = 0; i < count; i++) {
-		if (!from[i].bytes)
-			continue;
-		extents[kept] = from[i];
-		starts[kept] = begin;
-		begin += from[i].bytes;
-		kept++;
-	}
-	*buffer = (struct rr_buffer){.extents = extents, .starts = starts, .count = kept};
-}
-
 static rr_status set_extents(struct rr_work *work, struct rr_plan *plan, const rr_extent *input, uint32_t input_count,
 			     const rr_extent *output, uint32_t output_count)
 {
-	size_t count = (size_t)input_count + output_count;
+	uint32_t output_room = output_count + (plan->scattered ? plan->rows->world : 0);
+	size_t count = (size_t)input_count + output_room;
 
 	work->extents = calloc(count + 1, sizeof(*work->extents));
 	work->starts = calloc(count + 1, sizeof(*work->starts));
 	if (!work->extents || !work->starts)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %zu extents", count);
-	place_extents(&work->input, input, input_count, plan->input_begin, work->extents, work->starts);
-	place_extents(&work->output, output, output_count, plan->output_begin, work->extents + input_count,
-		      work->starts + input_count);
+	if (input_count > 1)
+		place_extents(&work->input, plan, false, plan->input_begin, input, input_count, work->extents, work->starts);
+	if (output_count > 1 || plan->scattered)
+		place_extents(&work->output, plan, plan->scattered, plan->output_begin, output, output_count,
+			      work->extents + input_count, work->starts + input_count);
 	return RR_OK;
 }
 
@@ -240,7 +260,7 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 	work->link_stats = calloc((size_t)comm->world, sizeof(*work->link_stats));
 	if (!work->link_stats)
 		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for a work's statistics");
-	else if (input_count > 1 || output_count > 1)
+	else if (input_count > 1 || output_count > 1 || plan->scattered)
 		status = set_extents(work, plan, input, input_count, output, output_count);
 	if (status < 0)
 		goto free_work;

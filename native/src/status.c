@@ -41,6 +41,9 @@ const char *rr_collective_name(int32_t collective)
 	case RR_BROADCAST: return "broadcast";
 	case RR_REDUCE: return "reduce";
 	case RR_BARRIER: return "barrier";
+	case RR_ALL_TO_ALL: return "all_to_all";
+	case RR_GATHER: return "gather";
+	case RR_SCATTER: return "scatter";
 	}
 	return "invalid";
 }

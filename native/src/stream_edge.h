@@ -30,15 +30,17 @@ enum rr_frame_kind { RR_FRAME_OPEN = 1, RR_FRAME_DATA = 2, RR_FRAME_TINY = 3 };
 struct rr_frame {
 	uint32_t magic;
 	uint16_t kind;
-	uint16_t reserved0;
+	uint16_t row_high; /* DATA with counts by pair: 1 + bytes of the row, 48 bits; else 0 */
 	uint64_t op;
 	uint32_t order;
 	uint32_t slice;
 	uint32_t bytes;
-	uint32_t reserved1;
+	uint32_t row_low;
 	uint64_t serial;
 };
 _Static_assert(sizeof(struct rr_frame) == 40, "a frame's head is 40 bytes on the wire");
+
+#define RR_ROW_MASK ((1ull << 48) - 1) /* what a frame carries of a row's size */
 
 struct rr_open_body { /* payload of an OPEN frame */
 	struct rr_open open;

@@ -83,9 +83,18 @@ rr_status rr_stream_open_peek(struct rr_link *link, uint64_t op, const struct rr
 	return RR_OK;
 }
 
+/* 48 bits of rr_transfer's row_bytes travel. */
+static uint64_t row_of(const struct rr_frame *frame)
+{
+	return (uint64_t)frame->row_high << 32 | frame->row_low;
+}
+
 static rr_status wrong_frame(const struct rr_stream_edge *edge, const struct rr_frame *frame,
 			     const struct rr_transfer *transfer, uint64_t number)
 {
+	if (frame->magic == RR_FRAME_MAGIC && frame->kind == RR_FRAME_DATA && frame->op == transfer->op &&
+	    frame->order == transfer->order && transfer->row_bytes && row_of(frame) != (transfer->row_bytes & RR_ROW_MASK))
+		return rr_link_row_differs(&edge->in.link, row_of(frame), transfer->row_bytes);
 	return rr_fail(RR_ERR_PROTOCOL,
 		       "rank %d sent transfer %llu (kind %u): op %llu row %u slice %u of %u bytes, expected was transfer %llu: op %llu row %u slice %u of %u bytes",
 		       edge->peer, (unsigned long long)frame->serial, frame->kind, (unsigned long long)frame->op, frame->order,
@@ -109,7 +118,7 @@ rr_status rr_stream_peek(struct rr_link *link, const struct rr_transfer *transfe
 	if (stream->head_got == sizeof(*frame) &&
 	    (frame->magic != RR_FRAME_MAGIC || frame->kind != RR_FRAME_DATA || frame->op != transfer->op ||
 	     frame->order != transfer->order || frame->slice != transfer->slice || frame->bytes != transfer->bytes ||
-	     frame->serial != link->sent))
+	     frame->serial != link->sent || (transfer->row_bytes && row_of(frame) != (transfer->row_bytes & RR_ROW_MASK))))
 		return wrong_frame(edge, frame, transfer, link->sent);
 	*data = to;
 	return status;

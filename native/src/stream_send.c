@@ -160,6 +160,8 @@ void rr_stream_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	set_frame(sending, RR_FRAME_DATA, transfer->op, transfer->bytes, link->sent);
 	sending->frame.order = transfer->order;
 	sending->frame.slice = transfer->slice;
+	sending->frame.row_low = (uint32_t)transfer->row_bytes;
+	sending->frame.row_high = (uint16_t)(transfer->row_bytes >> 32);
 	sending->transfer = true;
 	sending->number = link->sent;
 	if (transfer->piece_count) {

@@ -79,6 +79,9 @@ rr_status rr_verbs_open_peek(struct rr_link *link, uint64_t op, const struct rr_
 
 static rr_status wrong_data(const struct rr_link *link, const struct rr_data *line, const struct rr_transfer *transfer)
 {
+	if (line->op == transfer->op && line->order == transfer->order && transfer->row_bytes &&
+	    line->coordinate != transfer->row_bytes)
+		return rr_link_row_differs(link, line->coordinate, transfer->row_bytes);
 	return rr_fail(RR_ERR_PROTOCOL,
 		       "rank %d sent op %llu row %u slice %u of %u bytes (mode %u), expected was op %llu row %u slice %u of %u bytes (mode %d)",
 		       link->peer, (unsigned long long)line->op, line->order, line->slice, line->bytes, line->mode,
@@ -96,7 +99,8 @@ rr_status rr_verbs_peek(struct rr_link *link, const struct rr_transfer *transfer
 		return rr_verbs_waiting(edge);
 	line = rr_verbs_line(edge->inbound, edge->next);
 	if (rr_own64(&line->serial) != edge->next + 1 || line->op != transfer->op || line->order != transfer->order ||
-	    line->slice != transfer->slice || line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode)
+	    line->slice != transfer->slice || line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode ||
+	    (transfer->row_bytes && line->coordinate != transfer->row_bytes))
 		return wrong_data(link, line, transfer);
 	if (transfer->mode == RR_MODE_WRITE) {
 		*data = transfer->landing;

@@ -104,7 +104,7 @@ struct rr_data {
 	uint32_t epoch; /* 0 on shared memory: a segment lives as long as its communicator */
 	uint32_t mode; /* enum rr_mode */
 	uint32_t slot; /* which payload slot, for RR_MODE_SLOT */
-	uint64_t coordinate; /* SOURCE and CMA: where in the sender's buffer */
+	uint64_t coordinate; /* SOURCE and CMA: where in the sender's buffer. SLOT with counts by pair: 1 + bytes of the row */
 	uint8_t reserved[16];
 };
 _Static_assert(sizeof(struct rr_data) == 64, "DATA is one line");

@@ -43,7 +43,7 @@ def _pass_on(step: int, chunk: int, cell: int, giver: int, source: Buffer, taker
 
 
 def all_to_all(world: int, root: int | None) -> Recipe:
-    """1 step; every rank sends (N - 1)/N of its part of the whole. Peers in rotated order: no rank is everybody's first."""
+    """1 step; every rank sends (N - 1)/N of its part. Peers in rotated order: no rank is everybody's first."""
 
     def rows(rank: int) -> list[Row]:
         found = [_own(rank * world + rank)]

@@ -28,12 +28,12 @@ class Head(NamedTuple):
 
     magic: int
     kind: int
-    reserved0: int
+    row_high: int
     op: int  # of OPEN and DATA
     order: int  # of DATA: this is the order-th row on this link in this operation
     slice: int
     body_bytes: int
-    reserved1: int
+    row_low: int
     serial: int  # DATA: which transfer of this direction, from 0; TINY: its tag
 
     @classmethod

@@ -179,12 +179,12 @@ FRAME = Layout(
     "stream_edge.h",
     ("magic", "I"),
     ("kind", "H"),
-    ("reserved0", "H"),
+    ("row_high", "H"),
     ("op", "Q"),
     ("order", "I"),
     ("slice", "I"),
     ("bytes", "I"),
-    ("reserved1", "I"),
+    ("row_low", "I"),
     ("serial", "Q"),
 )
 DATA = Layout(
