@@ -86,8 +86,11 @@ def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
     def address(array: np.ndarray[Any, Any], begin: int) -> Any:
         return ffi.cast("void *", array.ctypes.data + begin * size)
 
-    starts_in = [offsets[r] if case.collective == "all_gather" else 0 for r in range(case.world)]
-    starts_out = [offsets[r] if case.collective == "reduce_scatter" else 0 for r in range(case.world)]
+    own_in, own_out = case.collective in ("all_gather", "gather"), case.collective in ("reduce_scatter", "scatter")
+    starts_in = [offsets[r] if own_in else 0 for r in range(case.world)]
+    starts_out = [offsets[r] if own_out else 0 for r in range(case.world)]
+    if case.collective == "all_to_all":  # outputs lie in the whole vector's coordinates here
+        starts_in = [offsets[r * case.world] for r in range(case.world)]
     if case.collective == "broadcast":
         outputs = given
     result = ffi.new("rr_sim_result *")

@@ -13,6 +13,7 @@ from engine.simulated import Case, drawn_sim, inputs_of, run
 
 from rdmaring._native import error_here
 from rdmaring.schedule import ALGORITHMS, SHAPED, Row, generate
+from rdmaring.schedule.collectives import COLLECTIVES
 
 SEEDS_A_CASE = 12
 
@@ -20,11 +21,11 @@ SEEDS_A_CASE = 12
 def draw(collective: str, algorithm: str, seed: int, **fixed: Any) -> Case:
     dice = random.Random(f"{collective}/{algorithm}/{seed}")
     world = dice.choice([1, 2, 3, 4, 5, 8])
-    rooted = collective in ("broadcast", "reduce")
+    rooted = COLLECTIVES[collective].rooted
     sim = drawn_sim(seed)
-    if collective in ("all_gather", "reduce_scatter", "reduce"):
+    if collective not in ("all_reduce", "broadcast"):
         sim["operations"] = 1  # the output of one run is not the input of the next
-    scratch = collective in ("reduce_scatter", "reduce") and algorithm != "direct"
+    scratch = collective in ("reduce_scatter", "reduce", "gather", "scatter") and algorithm != "direct"
     case = Case(
         collective,
         algorithm,
@@ -44,7 +45,7 @@ def draw(collective: str, algorithm: str, seed: int, **fixed: Any) -> Case:
     return case
 
 
-def expected(case: Case, offsets: list[int]) -> list[tuple[slice, np.ndarray[Any, Any]]]:
+def expected(case: Case, offsets: list[int]) -> list[tuple[Any, np.ndarray[Any, Any]]]:
     """What each rank's output holds where it must hold something, by numpy."""
     given = inputs_of(case)
     total = np.sum([x.astype(np.int64) for x in given], axis=0)
@@ -56,6 +57,17 @@ def expected(case: Case, offsets: list[int]) -> list[tuple[slice, np.ndarray[Any
         part = slice(offsets[rank], offsets[rank + 1]) if len(offsets) == case.world + 1 else whole
         if case.collective == "all_reduce":
             results.append((whole, total))
+        elif case.collective == "all_to_all":
+            chunks = [s * case.world + rank for s in range(case.world)]
+            places = [np.arange(offsets[chunk], offsets[chunk + 1]) for chunk in chunks]
+            want = np.concatenate([given[s][where] for s, where in enumerate(places)])
+            results.append((np.concatenate(places), want))
+        elif case.collective == "scatter":
+            results.append((part, given[case.root or 0][part]))
+        elif case.collective == "gather":
+            parts = [given[r][offsets[r] : offsets[r + 1]] for r in range(case.world)]
+            untouched = np.full(case.count, 77)
+            results.append((whole, np.concatenate(parts) if rank == case.root else untouched))
         elif case.collective == "reduce_scatter":
             results.append((part, total[part]))
         elif case.collective == "all_gather":

@@ -10,6 +10,7 @@ from rdmaring.schedule import ALGORITHMS, ORDERED, SHAPED, Row, Schedule, genera
 from rdmaring.schedule.collectives import COLLECTIVES
 
 NAMES = sorted(name for name in ALGORITHMS if name[1] not in SHAPED)  # those have shapes.py
+PAIRS_WORLD_MAX = 12  # all_to_all has N * N chunks: larger worlds take minutes and hold no other case
 
 
 def roots_of(collective: str, world: int) -> Sequence[int | None]:
@@ -20,6 +21,8 @@ def roots_of(collective: str, world: int) -> Sequence[int | None]:
 def schedules(worlds: Iterable[int], names: Iterable[tuple[str, str]] = NAMES) -> Iterator[Schedule]:
     for world in worlds:
         for collective, algorithm in names:
+            if COLLECTIVES[collective].per_pair_chunks and world > PAIRS_WORLD_MAX:
+                continue
             for root in roots_of(collective, world):
                 yield generate(collective, algorithm, world, root)
 

@@ -78,6 +78,15 @@ def _binomial(n: int) -> tuple[int, Sent]:
     return floor(log2(n)), lambda place: Fraction(sum(below & below - 1 == place for below in range(1, n)))
 
 
+def _below(place: int, n: int) -> int:
+    """How many have ``place`` on their way to 0, itself among them; each step clears the lowest set bit."""
+
+    def way(of: int) -> set[int]:
+        return {of} if of == 0 else {of} | way(of & of - 1)
+
+    return sum(place in way(of) for of in range(n))
+
+
 # name: of the number of ranks, the steps and who sends how much
 FORMULAS: dict[tuple[str, str], Callable[[int], tuple[int, Sent]]] = {
     ("all_reduce", "ring"): lambda n: _always(2 * (n - 1), 2 * _share(n)),
@@ -102,4 +111,9 @@ FORMULAS: dict[tuple[str, str], Callable[[int], tuple[int, Sent]]] = {
     ("reduce", "tree"): lambda n: _all_but_root(_tree_of_others(n)[0]),
     ("reduce", "binomial"): lambda n: _all_but_root(floor(log2(n))),
     ("reduce", "direct"): lambda n: _all_but_root(1 * (n > 1)),
+    ("all_to_all", "direct"): lambda n: _always(1 * (n > 1), _share(n) / n),
+    ("gather", "direct"): lambda n: (1 * (n > 1), lambda place: Fraction(place != 0, n)),
+    ("gather", "binomial"): lambda n: (floor(log2(n)), lambda place: Fraction(_below(place, n), n) if place else _share(1)),
+    ("scatter", "direct"): lambda n: (1 * (n > 1), lambda place: _share(n) * (place == 0)),
+    ("scatter", "binomial"): lambda n: (floor(log2(n)), lambda place: Fraction(_below(place, n) - 1, n)),
 }

@@ -130,12 +130,17 @@ def test_one_rank_alone_has_one_row(name: tuple[str, str]) -> None:
 
 
 def test_copies_are_only_made_where_they_are_needed() -> None:
-    """A copy of the input is the own share of a gather, the root's of a broadcast, or what one-shot sends."""
+    """A copy of the input is the own part of what is not added, the root's of a broadcast, or what one-shot sends."""
     for schedule in schedules(range(2, 9)):
         for rank in range(schedule.world):
             copies = [row for row in schedule.rows(rank) if row.op is Op.COPY and row.operand is not None]
             if schedule.collective == "all_gather":
                 assert [(row.chunk_begin, row.chunk_end) for row in copies] == [(rank, rank + 1)]
+            elif schedule.collective in ("gather", "scatter"):
+                assert len(copies) == (rank == schedule.root)
+            elif schedule.collective == "all_to_all":
+                own = rank * schedule.world + rank
+                assert [(row.chunk_begin, row.chunk_end) for row in copies] == [(own, own + 1)]
             elif schedule.collective == "broadcast":
                 assert len(copies) == (schedule.chunk_count if rank == schedule.root else 0)
             elif schedule.algorithm == "direct1":

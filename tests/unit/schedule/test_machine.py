@@ -23,6 +23,17 @@ def expected(schedule: Schedule, inputs: list[Vector], rank: int, offsets: list[
         return [(own.start, total[own])]
     if schedule.collective == "reduce":
         return [(0, total)] if rank == schedule.root else []
+    if schedule.collective == "all_to_all":
+        found = []
+        for s in range(schedule.world):
+            chunk = s * schedule.world + rank
+            found.append((offsets[chunk], inputs[s][offsets[chunk] : offsets[chunk + 1]]))
+        return found
+    if schedule.collective == "scatter":
+        assert schedule.root is not None
+        return [(own.start, inputs[schedule.root][own])]
+    if schedule.collective == "gather" and rank != schedule.root:
+        return []
     if schedule.collective == "broadcast":
         assert schedule.root is not None
         return [(0, inputs[schedule.root])]
