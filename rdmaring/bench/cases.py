@@ -17,6 +17,8 @@ from rdmaring.schedule.collectives import COLLECTIVES
 OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
 PLACES = (OUT_OF_PLACE, IN_PLACE)
 IN_PLACE_ONLY = ("broadcast",)
+OUT_OF_PLACE_ONLY = ("all_to_all",)
+EQUAL_PARTS = ("all_to_all", "gather", "scatter")  # counts are rounded down to a multiple of the world size
 PLANNED = ("all_reduce", "broadcast")  # collectives with persistent plans
 AUTO = "auto"  # the library's choice of an algorithm
 
@@ -37,8 +39,8 @@ class RequestError(ValueError):
 class Request:
     """What to measure; equal on all ranks.
 
-    sizes: bytes of the whole vector. places: of PLACES. registered: in memory from ``comm.empty()``.
-    plan: by persistent plans. samples: of each cell. warmup: calls before them. batch: calls a sample;
+    sizes: bytes of the whole vector; of all_to_all, what each rank gives. places: of PLACES. registered: in memory
+    from ``comm.empty()``. plan: by persistent plans. samples: of each cell. warmup: calls before them. batch: calls a sample;
     None: as many as take about a millisecond. check: compare results.
     """
 
@@ -66,7 +68,7 @@ class Case:
     dtype: np.dtype[Any]
     op: str | None
     root: int | None
-    count: int  # elements of the whole vector
+    count: int  # elements of the whole vector; of all_to_all, of each rank's
     places: tuple[str, ...]
 
     @property
@@ -140,14 +142,14 @@ def make_cases(request: Request, world: int) -> Cases:
         refusal = _refusal(request, collective, dtype, op, algorithm)
         if refusal is None:
             used |= names
-            served += _of_sizes(request, collective, dtype, op, algorithm)
+            served += _of_sizes(request, collective, dtype, op, algorithm, world)
         else:
             skipped[refusal[1]] = None
             refused |= dict.fromkeys(names, refusal)
     for name, (option, why) in refused.items():
         if name not in used:
             raise RequestError(option, why)
-    return Cases(tuple(sorted(served, key=_order(request))), tuple(skipped))
+    return Cases(tuple(sorted(served, key=_order(request, world))), tuple(skipped))
 
 
 def _names(option: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
@@ -187,14 +189,16 @@ def _refusal(
         return "--plan", f"there are no plans of {collective}; accepted are {', '.join(PLANNED)}"
     if collective in IN_PLACE_ONLY and IN_PLACE not in request.places:
         return "--out-of-place", f"{collective} works in place only"
+    if collective in OUT_OF_PLACE_ONLY and OUT_OF_PLACE not in request.places:
+        return "--in-place", f"{collective} works out of place only"
     return None
 
 
 def _of_sizes(
-    request: Request, collective: str, dtype: np.dtype[Any], op: str | None, algorithm: str
+    request: Request, collective: str, dtype: np.dtype[Any], op: str | None, algorithm: str, world: int
 ) -> Iterator[Case]:
-    places = (IN_PLACE,) if collective in IN_PLACE_ONLY else request.places
-    for count in _counts(request, dtype):
+    only = {**dict.fromkeys(IN_PLACE_ONLY, (IN_PLACE,)), **dict.fromkeys(OUT_OF_PLACE_ONLY, (OUT_OF_PLACE,))}
+    for count in _counts(request, dtype, _parts(collective, world)):
         yield Case(
             collective=collective,
             algorithm=None if algorithm == AUTO else algorithm,
@@ -202,25 +206,31 @@ def _of_sizes(
             op=op,
             root=request.root if COLLECTIVES[collective].rooted else None,
             count=count,
-            places=places,
+            places=only.get(collective, request.places),
         )
 
 
-def _counts(request: Request, dtype: np.dtype[Any]) -> list[int]:
-    """Elements of each size, rounded down, at least one; small sizes may be the same count."""
-    return list(dict.fromkeys(max(1, size // dtype.itemsize) for size in request.sizes))
+def _parts(collective: str, world: int) -> int:
+    return world if collective in EQUAL_PARTS else 1
 
 
-def _order(request: Request) -> Any:
+def _counts(request: Request, dtype: np.dtype[Any], parts: int) -> list[int]:
+    """Elements of each size, rounded down, at least one a part; small sizes may be the same count."""
+    return list(dict.fromkeys(max(1, size // dtype.itemsize // parts) * parts for size in request.sizes))
+
+
+def _order(request: Request, world: int) -> Any:
     """Rows that differ in the algorithm alone stand next to each other."""
-    counts = {name: _counts(request, dtype_named(name)) for name in request.dtypes}
+    counts = {
+        (name, parts): _counts(request, dtype_named(name), parts) for name in request.dtypes for parts in (1, world)
+    }
 
     def key(case: Case) -> tuple[int, ...]:
         return (
             request.collectives.index(case.collective),
             request.dtypes.index(case.dtype.name),
             0 if case.op is None else request.ops.index(case.op),
-            counts[case.dtype.name].index(case.count),
+            counts[case.dtype.name, _parts(case.collective, world)].index(case.count),
             request.algorithms.index(case.algorithm or AUTO),
         )
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from rdmaring.bench.cases import Case
-from rdmaring.bench.data import Array, combined, contribution, count_wrong, fill, inverted
+from rdmaring.bench.data import PERIOD, Array, combined, contribution, count_wrong, fill, inverted
 from rdmaring.chunks import even
 from rdmaring.communicator import Communicator
 from rdmaring.schedule.collectives import COLLECTIVES
@@ -62,7 +64,7 @@ def make_operands(case: Case, rank: int, world: int, buffers: Sequence[Array], *
         input=input_part,
         output=output_part,
         contributed=contribution(case.op, case.dtype, rank, world),
-        right=tuple(_right(case, output_part, world)),
+        right=tuple(_right(case, rank, output_part, world)),
     )
 
 
@@ -75,6 +77,10 @@ def _parts(case: Case, rank: int, world: int) -> tuple[tuple[int, int], tuple[in
         return whole, own
     if case.collective == "all_gather":
         return own, whole
+    if case.collective == "gather":
+        return own, (whole if rank == case.root else nothing)
+    if case.collective == "scatter":
+        return (whole if rank == case.root else nothing), own
     if case.collective == "broadcast":
         return (whole if rank == case.root else nothing), whole
     if case.collective == "reduce":
@@ -82,13 +88,17 @@ def _parts(case: Case, rank: int, world: int) -> tuple[tuple[int, int], tuple[in
     return whole, whole
 
 
-def _right(case: Case, output: tuple[int, int], world: int) -> list[Piece]:
+def _right(case: Case, rank: int, output: tuple[int, int], world: int) -> list[Piece]:
     begin, end = output
     if begin == end:
         return []
-    if case.collective == "all_gather":
-        offsets = even(case.count, world)
+    offsets = even(case.count, world)
+    if case.collective in ("all_gather", "gather"):
         return [(offsets[r], offsets[r + 1], contribution(None, case.dtype, r, world)) for r in range(world)]
+    if case.collective == "all_to_all":  # what stands there at `rank`'s offset in the sender's vector
+        shifts = [offsets[s] - offsets[rank] for s in range(world)]
+        patterns = [np.roll(contribution(None, case.dtype, s, world), shifts[s] % PERIOD) for s in range(world)]
+        return [(offsets[s], offsets[s + 1], patterns[s]) for s in range(world)]
     if case.op is None:
         assert case.root is not None
         return [(begin, end, contribution(None, case.dtype, case.root, world))]
@@ -97,7 +107,7 @@ def _right(case: Case, output: tuple[int, int], world: int) -> list[Piece]:
 
 def bind(comm: Communicator, case: Case, operands: Operands, *, plan: bool) -> Callable[[], Any]:
     """The call that is timed: as a user would write it, arguments and all."""
-    x = operands.given[slice(*operands.input)]
+    x: Array | None = operands.given[slice(*operands.input)]
     out = operands.result[slice(*operands.output)]
     more: dict[str, Any] = {}
     if case.algorithm is not None:
@@ -108,7 +118,12 @@ def bind(comm: Communicator, case: Case, operands: Operands, *, plan: bool) -> C
         more["root"] = case.root
     if case.collective == "broadcast":
         x = operands.result
-    elif case.collective in ("reduce_scatter", "all_gather"):
+    elif case.collective in ("reduce_scatter", "all_gather", "all_to_all"):
+        more["out"] = out
+    elif case.collective == "gather":
+        more["out"] = out if comm.rank == case.root else None
+    elif case.collective == "scatter":
+        x = x if comm.rank == case.root else None
         more["out"] = out
     elif not operands.in_place:
         more["out"] = out

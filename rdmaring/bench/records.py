@@ -16,11 +16,12 @@ GB = 1e9  # bytes
 def bus_factor(collective: str, world: int) -> float:
     """busbw / algbw: what makes the bandwidth comparable with a link's, whatever the algorithm.
 
-    Of reduce_scatter and all_gather it applies to the bytes of the whole vector.
+    Of reduce_scatter, all_gather, gather and scatter it applies to the bytes of the whole vector, of all_to_all to
+    what one rank gives, its own part among it; as nccl-tests has it.
     """
     if collective == "all_reduce":
         return 2 * (world - 1) / world
-    if collective in ("reduce_scatter", "all_gather"):
+    if collective in ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"):
         return (world - 1) / world
     return 1.0
 

@@ -72,7 +72,7 @@ class _KeepArguments(click.Command):
     default="all_reduce",
     show_default=True,
     metavar="NAME,...",
-    help="all_reduce, reduce_scatter, all_gather, broadcast, reduce.",
+    help="all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, gather, scatter.",
 )
 @click.option(
     "--algorithm",
@@ -97,7 +97,7 @@ class _KeepArguments(click.Command):
     metavar="BYTES,...",
     help="Bytes of the vector: 1M, 8:16M (doubling), 8:1M:x4, 1M:2M:+64K, or a list of these.",
 )
-@click.option("--root", default=0, show_default=True, help="Of broadcast and reduce.")
+@click.option("--root", default=0, show_default=True, help="Of broadcast, reduce, gather and scatter.")
 @click.option("--in-place", is_flag=True, help="Only that; default: both.")
 @click.option("--out-of-place", is_flag=True, help="Only that; default: both.")
 @click.option("--registered", is_flag=True, help="In memory from comm.empty(), which peers use in place.")

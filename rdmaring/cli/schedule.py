@@ -42,7 +42,7 @@ Exit code: 0; 1 if a schedule is wrong or a file cannot be read or written; 2 fo
     metavar="NAME",
     help=", ".join(COLLECTIVES) + ".",
 )
-@click.option("--root", type=int, help="Of broadcast and reduce; default 0.")
+@click.option("--root", type=int, help="Of broadcast, reduce, gather and scatter; default 0.")
 @click.option("--order", metavar="RANK,...", help="The ranks as the ring visits them; default 0,1,2,...")
 @click.option("--nodes-of", type=click.IntRange(1, 1 << 20), metavar="K", help="Ranks a node; the last has the rest.")
 @click.option("--nodes", metavar="SIZE,...", help="Ranks of each node, one after another; default one node.")

@@ -255,6 +255,8 @@ def test_bus_factors() -> None:
         assert bus_factor("all_reduce", world) == pytest.approx(2 * (world - 1) / world)
         assert bus_factor("reduce_scatter", world) == pytest.approx((world - 1) / world)
         assert bus_factor("all_gather", world) == pytest.approx((world - 1) / world)
+        for collective in ("all_to_all", "gather", "scatter"):
+            assert bus_factor(collective, world) == pytest.approx((world - 1) / world)
         assert bus_factor("broadcast", world) == bus_factor("reduce", world) == 1
 
 
@@ -280,7 +282,7 @@ def quick(**given_: Any) -> Request:
 
 @pytest.mark.parametrize("ways", [{}, {"registered": True}, {"plan": True, "collectives": "all_reduce,broadcast"}])
 def test_a_world_of_one(comm: Any, ways: dict[str, Any]) -> None:
-    every = "all_reduce,reduce_scatter,all_gather,broadcast,reduce"
+    every = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,all_to_all,gather,scatter"
     request = quick(**{"collectives": every, "dtypes": "float32,bfloat16,int8", "ops": "sum,avg,max", **ways})
     cases = make_cases(request, 1)
     seen: list[Any] = []

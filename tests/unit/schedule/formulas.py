@@ -113,7 +113,7 @@ FORMULAS: dict[tuple[str, str], Callable[[int], tuple[int, Sent]]] = {
     ("reduce", "direct"): lambda n: _all_but_root(1 * (n > 1)),
     ("all_to_all", "direct"): lambda n: _always(1 * (n > 1), _share(n) / n),
     ("gather", "direct"): lambda n: (1 * (n > 1), lambda place: Fraction(place != 0, n)),
-    ("gather", "binomial"): lambda n: (floor(log2(n)), lambda place: Fraction(_below(place, n), n) if place else _share(1)),
+    ("gather", "binomial"): lambda n: (floor(log2(n)), lambda place: Fraction(_below(place, n) * (place > 0), n)),
     ("scatter", "direct"): lambda n: (1 * (n > 1), lambda place: _share(n) * (place == 0)),
     ("scatter", "binomial"): lambda n: (floor(log2(n)), lambda place: Fraction(_below(place, n) - 1, n)),
 }
