@@ -40,8 +40,8 @@ class Request:
     """What to measure; equal on all ranks.
 
     sizes: bytes of the whole vector; of all_to_all, what each rank gives. places: of PLACES. registered: in memory
-    from ``comm.empty()``. plan: by persistent plans. samples: of each cell. warmup: calls before them. batch: calls a sample;
-    None: as many as take about a millisecond. check: compare results.
+    from ``comm.empty()``. plan: by persistent plans. samples: of each cell. warmup: calls before them. batch: calls a
+    sample; None: as many as take about a millisecond. check: compare results.
     """
 
     collectives: tuple[str, ...] = ("all_reduce",)
