@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rdmaring.schedule import algorithms_of, cost
+from rdmaring.schedule import SHAPED, algorithms_of, cost
 from rdmaring.schedule.cluster import Shape
 from rdmaring.tuning.constants import MAILBOX_BYTES_MAX, MAILBOX_WORLD_MAX, Constants, in_mailbox
 
@@ -25,6 +25,9 @@ ALL_PEERS = ("direct", "direct1")
 # Never chosen: it is there to be measured against.
 TEXTBOOK = ("naive",)
 STEPS_AN_OCTAVE = 8
+# Predictions so near to each other say nothing: then the one that has stood the test longest is taken.
+ALIKE = 1.05
+TRUSTED_FIRST = ("direct1", "direct", "hierarchical", "ring")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def _candidates(collective: str, nodes: Sequence[int]) -> Iterator[str]:
             continue
         if name in ALL_PEERS and len(nodes) > ALL_PEERS_WORLD_MAX and len(known) > len(ALL_PEERS):
             continue
-        if name == "hierarchical" and len(set(nodes)) in (1, len(nodes)):
+        if name in SHAPED and len(set(nodes)) in (1, len(nodes)):
             continue
         yield name
 
@@ -109,7 +112,7 @@ class Chooser:
         """What one algorithm takes."""
         name = "all_reduce" if collective == "barrier" else collective
         mailbox = in_mailbox(algorithm, nbytes, self.world)
-        costs = self.constants.costs(self._shape.largest, mailbox=mailbox)
+        costs = self.constants.costs(algorithm, nbytes, self.world, self._shape.largest)
         predicted_s = cost.predict(name, algorithm, nbytes, self._shape, costs)
         measured_s = self._table.measured_s(name, algorithm, nbytes) if self._table else None
         return Candidate(algorithm, mailbox, predicted_s, measured_s)
@@ -120,12 +123,19 @@ class Chooser:
             candidates = [each for each in candidates if each.mailbox] or candidates
         measured = [each for each in candidates if each.measured_s is not None]
         ordered = sorted(measured or candidates, key=lambda each: each.seconds)
-        first = ordered[0]
+        first = ordered[0] if measured else _trusted(ordered)
         how = "measured" if measured else "predicted"
         reason = f"{how} {time_text(first.seconds)}"
         if len(ordered) > 1:
-            reason += f"; next {ordered[1].algorithm} {time_text(ordered[1].seconds)}"
+            other = ordered[1] if first is ordered[0] else ordered[0]
+            reason += f"; next {other.algorithm} {time_text(other.seconds)}"
         return Choice(first.algorithm, first.mailbox, SLICE_BYTES, f"{reason}; constants {self.constants.source}")
+
+
+def _trusted(ordered: Sequence[Candidate]) -> Candidate:
+    """Of those as quick as the first by what predictions can tell."""
+    alike = {each.algorithm: each for each in ordered if each.seconds <= ALIKE * ordered[0].seconds}
+    return next((alike[name] for name in TRUSTED_FIRST if name in alike), ordered[0])
 
 
 def time_text(seconds: float) -> str:

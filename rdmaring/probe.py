@@ -20,7 +20,7 @@ from rdmaring.communicator import Communicator
 from rdmaring.plan import NativePlan, Plan, Shape
 from rdmaring.schedule.cluster import Costs, LevelCost
 from rdmaring.schedule.transfer import transfer
-from rdmaring.tuning.constants import Constants
+from rdmaring.tuning.constants import KINDS, Constants
 
 BUDGET_S = 0.1  # for all that is measured: with what is told round, less than 200 ms
 SMALL_BYTES = 8
@@ -90,14 +90,10 @@ def with_measured(constants: Constants, levels: dict[str, Sequence[float]], gamm
         latency_s = max(0.0, small_s - 2 * costs.row_s)
         return replace(costs, far=LevelCost(latency_s, s_per_byte if s_per_byte > 0 else costs.far.s_per_byte))
 
-    return replace(
-        constants,
-        rows=of(constants.rows),
-        rows_crowded=of(constants.rows_crowded),
-        mailbox=of_mailbox(constants.mailbox),
-        mailbox_crowded=of_mailbox(constants.mailbox_crowded),
-        source="of a probe",
-    )
+    found: dict[str, Any] = {
+        kind: (of_mailbox if kind.startswith("mailbox") else of)(getattr(constants, kind)) for kind in KINDS
+    }
+    return replace(constants, **found, source="of a probe")
 
 
 class _Edge:

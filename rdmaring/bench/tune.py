@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,10 +70,7 @@ def measure(
 
 def with_tables(constants: Constants, tables: Sequence[Table]) -> Constants:
     """Constants fitted to all tables, which go with them."""
-    fitted = fit(constants, tables)
-    return Constants(
-        fitted.rows, fitted.rows_crowded, fitted.mailbox, fitted.mailbox_crowded, tuple(tables), "measured now"
-    )
+    return replace(fit(constants, tables), tables=tuple(tables), source="measured now")
 
 
 def errors(constants: Constants, table: Table, nodes: Sequence[int]) -> dict[str, float]:

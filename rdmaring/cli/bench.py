@@ -26,6 +26,7 @@ from rdmaring.bench.cases import (
 from rdmaring.bench.measure import Bench, host, links
 from rdmaring.bench.records import Line, Report
 from rdmaring.cli import picture
+from rdmaring.cli.explain import show_explanations
 from rdmaring.cli.ranks import start_ranks
 from rdmaring.cli.tables import BenchTable, as_json, printer, save_csv
 from rdmaring.errors import RdmaringError
@@ -43,6 +44,7 @@ Examples:
   rdmaring bench -n 2 --op sum,max --sizes 64,4K,1M --in-place --all-times
   rdmaring bench -n 2 --sizes 8:64M --json > result.json
   rdmaring bench -n 2 --plot busbw.png --csv all.csv
+  rdmaring bench -n 8 --explain --sizes 8:64M:x8     which algorithm each size gets, and why
   torchrun --nproc-per-node 4 --no-python rdmaring bench --sizes 1M     ranks from another launcher
 
 \b
@@ -113,6 +115,7 @@ class _KeepArguments(click.Command):
 )
 @click.option("--check/--no-check", default=True, show_default=True, help="Compare with the exact result.")
 @click.option("--all-times", is_flag=True, help="Columns for the least time and the 99th percentile, too.")
+@click.option("--explain", "explained", is_flag=True, help="Measure nothing: what would be chosen, and why.")
 @click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
 @click.option(
     "--csv",
@@ -142,6 +145,7 @@ def command(
     in_place: bool,
     out_of_place: bool,
     all_times: bool,
+    explained: bool,
     json_wanted: bool,
     csv_path: Path | None,
     plot_path: Path | None,
@@ -164,6 +168,8 @@ def command(
         return start_ranks("bench", ctx.meta[ARGUMENTS], ranks, pin)
     try:
         with rdmaring.init() as comm:
+            if explained:
+                return show_explanations(comm, cases, as_json=json_wanted)
             if comm.rank:
                 return 1 if Bench(comm, request, cases).run().wrong else 0
             report = _measure(

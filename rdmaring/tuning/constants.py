@@ -9,12 +9,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from rdmaring.schedule.cluster import Costs, LevelCost
 
 MAILBOX_BYTES_MAX = 16384  # what a mailbox holds (native/src/page.h)
 MAILBOX_WORLD_MAX = 64
-KINDS = ("rows", "rows_crowded", "mailbox", "mailbox_crowded")  # of Costs, in Constants
+KINDS = ("rows", "rows_crowded", "rows_large", "rows_large_crowded", "mailbox", "mailbox_crowded")  # in Constants
+LARGE_BYTES = 32 << 20  # of a node's vectors together: from here on they do not stay in its caches
 LARGER_BY = 2.0  # a measured time says nothing of vectors so many times beyond the largest measured
 
 Times = tuple[tuple[int, float], ...]  # (bytes, seconds), ascending in bytes
@@ -60,13 +62,16 @@ class Table:
 class Constants:
     """All that decides which algorithm serves a call, beside the call and the shape of the job.
 
-    rows: of algorithms that run as rows; mailbox: of tiny messages, which no rows carry. crowded: where a node has more
-    ranks than processors, so that a rank that waits gives its processor away. tables: measured times, which go before
-    predictions. source: where all this comes from, for people; no part of the digest.
+    rows: of algorithms that run as rows; large: on vectors that stay in no cache; mailbox: of tiny messages, which no
+    rows carry. crowded: where a node has more ranks than processors, so that a rank that waits gives its own away.
+    tables: measured times, which go before predictions. source: where all this comes from, for people; no part of the
+    digest.
     """
 
     rows: Costs
     rows_crowded: Costs
+    rows_large: Costs
+    rows_large_crowded: Costs
     mailbox: Costs
     mailbox_crowded: Costs
     tables: tuple[Table, ...] = ()
@@ -80,13 +85,18 @@ class Constants:
         text = json.dumps([plain, tables], sort_keys=True, allow_nan=False)  # repr of floats: every bit counts
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") or 1
 
-    def costs(self, largest: int, *, mailbox: bool) -> Costs:
-        """Those of a job whose largest node has ``largest`` ranks."""
+    def kind(self, algorithm: str, nbytes: int, ranks: int, largest: int) -> str:
+        """Which of KINDS are the costs of a call. largest: ranks of the largest node."""
         processors = self.rows.processors_per_node
-        crowded = processors is not None and largest > processors
-        if mailbox:
-            return self.mailbox_crowded if crowded else self.mailbox
-        return self.rows_crowded if crowded else self.rows
+        crowded = "_crowded" if processors is not None and largest > processors else ""
+        if in_mailbox(algorithm, nbytes, ranks):
+            return f"mailbox{crowded}"
+        return f"rows{'_large' if nbytes * largest >= LARGE_BYTES else ''}{crowded}"
+
+    def costs(self, algorithm: str, nbytes: int, ranks: int, largest: int) -> Costs:
+        """Those of a call."""
+        found: Costs = getattr(self, self.kind(algorithm, nbytes, ranks, largest))
+        return found
 
     def table(self, sizes: tuple[int, ...]) -> Table | None:
         """What was measured on nodes of so many ranks, in whatever order the nodes come."""
@@ -98,32 +108,29 @@ class Constants:
         return replace(self, **{kind: replace(getattr(self, kind), processors_per_node=processors) for kind in KINDS})
 
 
-# Seconds, and seconds per byte; measured by `rdmaring tune` (docs/TUNING.md says where).
-SHM = LevelCost(latency_s=0.8e-6, s_per_byte=0.06e-9, cpu_s_per_byte=0.06e-9)
-SHM_CROWDED = LevelCost(latency_s=2e-6, s_per_byte=0.06e-9, cpu_s_per_byte=0.06e-9)
-SHM_MAILBOX = LevelCost(latency_s=0.3e-6, s_per_byte=0.1e-9)
-SHM_MAILBOX_CROWDED = LevelCost(latency_s=2e-6, s_per_byte=0.1e-9)
-FAR = {
-    "verbs": LevelCost(latency_s=3e-6, s_per_byte=0.1e-9),
-    "tcp": LevelCost(latency_s=30e-6, s_per_byte=0.4e-9, cpu_s_per_byte=0.2e-9),
+# Seconds, and seconds per byte. Of shared memory fitted to docs/BENCHMARKS.md: a virtual machine with two processors.
+# Each: level, addition, row, slice.
+NEAR: dict[str, tuple[LevelCost, float, float, float]] = {
+    "rows": (LevelCost(0.47e-6, 6e-12, 4e-12), 0.12e-9, 0.02e-6, 0.84e-6),
+    "rows_crowded": (LevelCost(2e-6, 60e-12, 86e-12), 2.5e-12, 2.8e-6, 0.03e-6),
+    "rows_large": (LevelCost(0.47e-6, 6e-12, 4e-12), 0.57e-9, 0.02e-6, 1e-6),
+    "rows_large_crowded": (LevelCost(2e-6, 60e-12, 180e-12), 2.5e-12, 2.8e-6, 0.03e-6),
+    "mailbox": (LevelCost(0.74e-6, 127e-12), 0.127e-9, 0.6e-6, 0.07e-6),
+    "mailbox_crowded": (LevelCost(2e-6, 100e-12), 0.08e-9, 2.4e-6, 0.26e-6),
 }
-FAR_MAILBOX = {
-    "verbs": LevelCost(latency_s=3e-6, s_per_byte=0.1e-9),
-    "tcp": LevelCost(latency_s=20e-6, s_per_byte=0.4e-9),
+# By what joins nodes: of rows, and of tiny messages. TCP as between machines of some 10 Gbit/s.
+FAR = {
+    "verbs": (LevelCost(3e-6, 0.1e-9), LevelCost(3e-6, 0.1e-9)),
+    "tcp": (LevelCost(40e-6, 1e-9, 0.3e-9), LevelCost(40e-6, 1e-9, 0.3e-9)),
 }
 SLOWEST_FIRST = ("tcp", "verbs", "shm")
 
 
 def built_in(transport: str, processors: int | None) -> Constants:
     """transport: the slowest that joins two of the ranks; one that is not built in counts as tcp."""
-    far = FAR.get(transport, FAR["tcp"])
-    far_mailbox = FAR_MAILBOX.get(transport, FAR_MAILBOX["tcp"])
-    return Constants(
-        rows=Costs(SHM, far, 0.05e-9, row_s=0.3e-6, slice_s=0.3e-6, processors_per_node=processors),
-        rows_crowded=Costs(SHM_CROWDED, far, 0.05e-9, row_s=1e-6, slice_s=1e-6, processors_per_node=processors),
-        mailbox=Costs(SHM_MAILBOX, far_mailbox, 0.1e-9, row_s=0.2e-6, slice_s=0.05e-6, processors_per_node=processors),
-        mailbox_crowded=Costs(
-            SHM_MAILBOX_CROWDED, far_mailbox, 0.1e-9, row_s=1e-6, slice_s=0.2e-6, processors_per_node=processors
-        ),
-        source=f"built in for {transport}",
-    )
+    rows, tiny = FAR.get(transport, FAR["tcp"])
+    costs: dict[str, Any] = {}
+    for kind, (near, addition_s, row_s, slice_s) in NEAR.items():
+        far = tiny if kind.startswith("mailbox") else rows
+        costs[kind] = Costs(near, far, addition_s, row_s, slice_s, processors_per_node=processors)
+    return Constants(**costs, source=f"built in for {transport}")

@@ -150,9 +150,9 @@ def _parse(data: bytes) -> tuple[Fingerprint, Constants]:
     given = _object(document, "fingerprint")
     fingerprint = Fingerprint(*(_texts(given, name) for name in ("hosts", "transports", "devices")))
     constants = _object(document, "constants")
-    rows, rows_crowded, mailbox, mailbox_crowded = (_costs(_object(constants, kind)) for kind in KINDS)
+    costs: dict[str, Any] = {kind: _costs(_object(constants, kind)) for kind in KINDS}
     tables = tuple(_table(each) for each in _list(document, "tables", TABLES_MAX))
-    return fingerprint, Constants(rows, rows_crowded, mailbox, mailbox_crowded, tables)
+    return fingerprint, Constants(**costs, tables=tables)
 
 
 def _no_constant(name: str) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rdmaring.schedule import cost
 from rdmaring.schedule.cluster import Costs, Shape
-from rdmaring.tuning.constants import Constants, Table, in_mailbox
+from rdmaring.tuning.constants import Constants, Table
 
 Floats = NDArray[np.float64]
 
@@ -69,27 +69,15 @@ def nonnegative_least_squares(a: Floats, b: Floats) -> Floats:
 
 def fit(constants: Constants, tables: Sequence[Table]) -> Constants:
     """``constants`` with those replaced that the tables' times tell of."""
-    found: dict[str, Any] = {}
-    for kind in ("rows", "mailbox"):
-        samples = [each for table in tables for each in _samples(table, mailbox=kind == "mailbox")]
-        for crowded in (False, True):
-            name = f"{kind}_crowded" if crowded else kind
-            costs: Costs = getattr(constants, name)
-            processors = costs.processors_per_node
-            own = [each for each in samples if (processors is not None and each.shape.largest > processors) == crowded]
-            if own:
-                found[name] = fit_costs(costs, own)
+    by_kind: dict[str, list[Sample]] = {}
+    for table in tables:
+        shape = Shape.of_sizes(table.sizes)
+        for (collective, algorithm), times in table.times.items():
+            for nbytes, seconds in times:
+                kind = constants.kind(algorithm, nbytes, shape.ranks, shape.largest)
+                by_kind.setdefault(kind, []).append(Sample(collective, algorithm, nbytes, shape, seconds))
+    found: dict[str, Any] = {kind: fit_costs(getattr(constants, kind), own) for kind, own in by_kind.items()}
     return replace(constants, **found)
-
-
-def _samples(table: Table, *, mailbox: bool) -> list[Sample]:
-    shape = Shape.of_sizes(table.sizes)
-    return [
-        Sample(collective, algorithm, nbytes, shape, seconds)
-        for (collective, algorithm), times in table.times.items()
-        for nbytes, seconds in times
-        if in_mailbox(algorithm, nbytes, shape.ranks) == mailbox
-    ]
 
 
 def fit_costs(costs: Costs, samples: Sequence[Sample]) -> Costs:

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from rdmaring.choice import ALL_PEERS, ALL_PEERS_WORLD_MAX, Chooser, Explanation, candidates_of, rounded
+from rdmaring.choice import (
+    ALIKE,
+    ALL_PEERS,
+    ALL_PEERS_WORLD_MAX,
+    TRUSTED_FIRST,
+    Chooser,
+    Explanation,
+    candidates_of,
+    rounded,
+)
 from rdmaring.schedule.cluster import LevelCost
 from rdmaring.tuning.constants import KINDS, MAILBOX_BYTES_MAX, Constants, Table, built_in, in_mailbox
 
@@ -28,7 +37,10 @@ def test_the_least_is_chosen(collective: str, nodes: list[int]) -> None:
     for nbytes in SIZES:
         times = {each.algorithm: each.seconds for each in chooser.candidates(collective, nbytes)}
         choice = chooser.choose(collective, nbytes)
-        assert times[choice.algorithm] == min(times.values())
+        least = min(times.values())
+        assert times[choice.algorithm] <= ALIKE * least
+        alike = [name for name in TRUSTED_FIRST if times.get(name, math.inf) <= ALIKE * least]
+        assert choice.algorithm == alike[0] if alike else times[choice.algorithm] == least
         assert choice.mailbox == in_mailbox(choice.algorithm, nbytes, len(nodes))
         assert choice == Chooser(nodes, built_in("tcp" if max(nodes) else "shm", 2)).choose(collective, nbytes)
 
@@ -51,6 +63,7 @@ def test_candidates_fit_the_world() -> None:
     assert "naive" not in candidates_of("all_reduce", [0] * 4)
     assert "hierarchical" not in candidates_of("all_reduce", [0] * 4)
     assert "hierarchical" not in candidates_of("all_reduce", [0, 1, 2, 3])
+    assert "hierarchical" in candidates_of("all_reduce", [0, 1, 1, 2])
     wide = candidates_of("all_reduce", [0] * (ALL_PEERS_WORLD_MAX + 1))
     assert "ring" in wide and not set(ALL_PEERS) & set(wide)
     assert set(candidates_of("barrier", [0] * 4)) == set(candidates_of("all_reduce", [0] * 4))
@@ -103,10 +116,14 @@ def test_sizes_are_rounded_up_by_less_than_an_eighth() -> None:
 
 def test_crowded_nodes_have_constants_of_their_own() -> None:
     constants = built_in("shm", 2)
-    assert constants.costs(2, mailbox=False) is constants.rows
-    assert constants.costs(3, mailbox=False) is constants.rows_crowded
-    assert constants.costs(3, mailbox=True) is constants.mailbox_crowded
-    assert built_in("shm", None).costs(99, mailbox=True) == built_in("shm", None).mailbox
+    assert constants.costs("ring", 8, 2, 2) is constants.rows
+    assert constants.costs("ring", 8, 3, 3) is constants.rows_crowded
+    assert constants.costs("direct1", 8, 3, 3) is constants.mailbox_crowded
+    assert constants.costs("direct1", 1 << 20, 3, 2) is constants.rows
+    assert constants.costs("ring", (16 << 20) - 1, 2, 2) is constants.rows
+    assert constants.costs("ring", 16 << 20, 2, 2) is constants.rows_large
+    assert constants.costs("ring", 16 << 20, 4, 3) is constants.rows_large_crowded
+    assert built_in("shm", None).kind("direct1", 8, 60, 60) == "mailbox"
 
 
 def test_the_digest_tells_any_number_and_no_name() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rdmaring.choice import Chooser, candidates_of
 from rdmaring.schedule.cluster import Costs, LevelCost
-from rdmaring.tuning.constants import Constants, Table, built_in
+from rdmaring.tuning.constants import KINDS, Constants, Table, built_in
 from rdmaring.tuning.fit import fit, nonnegative_least_squares
 
 SIZES = [8 << step for step in range(0, 24, 2)]
@@ -65,7 +65,7 @@ def test_predictions_follow_what_was_measured(nodes: list[int], noise: float) ->
     start = built_in("tcp" if max(nodes) else "shm", 2)
     near, far = LevelCost(4e-6, 0.3e-9, 0.1e-9), LevelCost(900e-6, 8e-9, 0.5e-9)
     truth = Costs(near, far, 0.2e-9, row_s=2e-6, slice_s=1e-6, processors_per_node=2)
-    real = replace(start, rows=truth, rows_crowded=truth, mailbox=truth, mailbox_crowded=truth)
+    real = replace(start, **dict.fromkeys(KINDS, truth))
     measured = table(real, nodes, noise)
     before = errors(start, measured, nodes)
     after = errors(fit(start, [measured]), measured, nodes)
