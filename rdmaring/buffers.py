@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from rdmaring._native import ffi
 from rdmaring.errors import ArgumentError, ArgumentTypeError
 
 BYTES = ffi.typeof("char[]")
+from_buffer = ffi.from_buffer  # looked up once
 CODE_BY_NAME: dict[str, int] = {
     "float32": 0,
     "float64": 1,
@@ -34,6 +35,8 @@ CODE_BY_NAME: dict[str, int] = {
 }
 _CODE_BY_DTYPE: dict[np.dtype[Any], int] = {}
 FLOAT_CODES = frozenset((0, 1, 2, 3))
+LIST_BYTES_MAX = 4 << 20  # of a list that is remembered: in a larger one the check takes a small part of the time
+LISTS_MAX = 8
 REDOP_CODE: dict[str, int] = {"sum": 0, "prod": 1, "min": 2, "max": 3, "avg": 4}
 
 
@@ -59,22 +62,32 @@ class Vector:
     """One vector in one or more pieces; keeps the caller's arrays alive."""
 
     given: Any  # what the caller passed: what calls return
-    arrays: list[np.ndarray[Any, Any]]
-    pieces: list[tuple[Any, int]]  # pointer as cdata, bytes
+    pieces: list[Any]  # what each array exports, as cdata char[]: its memory stays while this lives
     count: int  # elements in all
     dtype: np.dtype[Any]
     code: int
+    _table: np.ndarray[Any, Any] | None = None
 
     @property
     def pointer(self) -> Any:
         """Of the one piece."""
-        return self.pieces[0][0]
+        return self.pieces[0]
 
     @property
-    def range(self) -> list[tuple[int, int]]:
-        """Addresses [begin, end) of the pieces."""
-        begins = [int(ffi.cast("uintptr_t", pointer)) for pointer, _ in self.pieces]
-        return [(begin, begin + size) for begin, (_, size) in zip(begins, self.pieces, strict=True)]
+    def table(self) -> np.ndarray[Any, Any]:
+        """Address and bytes of each piece, a row each: what C takes as extents."""
+        if self._table is None:
+            self._table = np.empty((len(self.pieces), 2), np.uintp)
+            # a char* for each: cffi fills them in one call, where a cast for each would take most of the time
+            pointers = ffi.new("char *[]", self.pieces)
+            self._table[:, 0] = np.frombuffer(ffi.buffer(pointers), np.uintp)
+            self._table[:, 1] = list(map(len, self.pieces))
+        return self._table
+
+
+def extents(vector: Vector | None) -> tuple[Any, int]:
+    """The pieces as C takes them: rr_extent[], and how many."""
+    return (ffi.NULL, 0) if vector is None else (ffi.from_buffer("rr_extent[]", vector.table), len(vector.pieces))
 
 
 def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
@@ -103,7 +116,7 @@ def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
         ) from None
 
 
-def _piece(array: np.ndarray[Any, Any], name: str, writable: bool) -> tuple[Any, int]:
+def _piece(array: np.ndarray[Any, Any], name: str, writable: bool) -> Any:
     if not array.flags.c_contiguous:
         raise ArgumentError(
             f"{name} is not contiguous (shape {array.shape}, strides {array.strides}); accepted is C order, gapless",
@@ -113,15 +126,67 @@ def _piece(array: np.ndarray[Any, Any], name: str, writable: bool) -> tuple[Any,
         raise ArgumentError(f"{name} is read-only; the result would be written to it", hint="pass out=")
     # ml_dtypes' dtypes have no buffer protocol of their own
     raw = array if array.dtype.kind in "fiu" else array.reshape(-1).view(np.uint8)
-    return ffi.from_buffer(BYTES, raw, writable), array.nbytes
+    return from_buffer(BYTES, raw, writable)
 
 
-def _check_apart(pieces: list[tuple[Any, int]], name: str) -> None:
+def _check_apart(vector: Vector, name: str) -> None:
     """Two pieces that are written share no byte."""
-    spans = sorted((int(ffi.cast("uintptr_t", pointer)), size) for pointer, size in pieces if size)
-    for (begin, size), (following, _) in pairwise(spans):
-        if begin + size > following:
-            raise ArgumentError(f"arrays of the list {name} overlap in memory; accepted are arrays apart")
+    spans = vector.table[vector.table[:, 1] > 0]
+    begins = np.sort(spans[:, 0])
+    ends = np.sort(spans[:, 0] + spans[:, 1])
+    # Sorted each for itself: the pieces are apart just when every end comes before the begin that follows.
+    if (ends[:-1] > begins[1:]).any():
+        raise ArgumentError(f"arrays of the list {name} overlap in memory; accepted are arrays apart")
+
+
+def _plain_list(given: Sequence[Any], name: str, writable: bool) -> Vector | None:
+    """A list of numpy arrays of one dtype that are fit to be used, quickly; None: something is to be said of it."""
+    if type(given[0]) is not np.ndarray or given[0].dtype.kind not in "fiu":
+        return None
+    dtype = given[0].dtype
+    if list(map(type, given)).count(np.ndarray) != len(given) or not _of_one_dtype(given, dtype):
+        return None
+    try:
+        # refuses what is not C-contiguous, and what is read-only where it would be written
+        pieces = [from_buffer(BYTES, array, writable) for array in given]
+    except (ValueError, BufferError):
+        return None
+    count = sum(map(len, pieces)) // dtype.itemsize
+    return Vector(given, pieces, count, dtype, dtype_code(dtype, name))
+
+
+def _of_one_dtype(arrays: Sequence[np.ndarray[Any, Any]], dtype: np.dtype[Any]) -> bool:
+    """count() compares by identity first, many times faster than a generator."""
+    return [array.dtype for array in arrays].count(dtype) == len(arrays)
+
+
+class KnownLists:
+    """Lists of small arrays that were checked before, so that a call looks only at what may have changed.
+
+    Holding an array keeps its id its own, and its exported buffer keeps its memory in place. What is held in all is
+    bounded by LISTS_MAX times LIST_BYTES_MAX.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Vector, tuple[Any, ...]]] = {}
+
+    def vector(self, given: Sequence[Any], name: str) -> Vector:
+        """``as_vector(given, name, writable=True)``, which says what it raises."""
+        vector, arrays = self._known.get(id(given), (None, ()))
+        if vector is not None and len(arrays) == len(given) and all(map(is_, arrays, given)):
+            flags = [array.flags.writeable for array in arrays]
+            if all(flags) and _of_one_dtype(arrays, vector.dtype):
+                return vector
+        vector = as_vector(given, name, writable=True)
+        if all(type(array) is np.ndarray for array in given):
+            if vector.count * vector.dtype.itemsize <= LIST_BYTES_MAX:
+                if len(self._known) >= LISTS_MAX:
+                    self._known.clear()
+                self._known[id(given)] = (vector, tuple(given))
+        return vector
+
+    def clear(self) -> None:
+        self._known.clear()
 
 
 def as_vector(given: Any, name: str, *, writable: bool) -> Vector:
@@ -133,28 +198,33 @@ def as_vector(given: Any, name: str, *, writable: bool) -> Vector:
     """
     if type(given) is np.ndarray:
         code = dtype_code(given.dtype, name)
-        return Vector(given, [given], [_piece(given, name, writable)], given.size, given.dtype, code)
+        return Vector(given, [_piece(given, name, writable)], given.size, given.dtype, code)
     several = isinstance(given, (list, tuple))
     items: Sequence[Any] = given if several else (given,)
     if not items:
         raise ArgumentError(f"{name} is an empty list; accepted is a list of at least one array")
-    arrays: list[np.ndarray[Any, Any]] = []
-    pieces: list[tuple[Any, int]] = []
+    vector = _plain_list(given, name, writable) if several else None
+    if vector is None:
+        vector = _checked_one_by_one(given, items, name, several=several, writable=writable)
+    if len(items) > 1 and writable:
+        _check_apart(vector, name)
+    return vector
+
+
+def _checked_one_by_one(given: Any, items: Sequence[Any], name: str, *, several: bool, writable: bool) -> Vector:
+    pieces: list[Any] = []
+    count, dtype = 0, None
     for index, item in enumerate(items):
         label = f"{name}[{index}]" if several else name
         array = as_array(item, label)
         dtype_code(array.dtype, label)
-        if array.dtype != (arrays[0].dtype if arrays else array.dtype):
-            raise ArgumentTypeError(
-                f"{label} has dtype {array.dtype}, {name}[0] has {arrays[0].dtype}; accepted is one dtype"
-            )
-        arrays.append(array)
+        dtype = array.dtype if dtype is None else dtype
+        if array.dtype != dtype:
+            raise ArgumentTypeError(f"{label} has dtype {array.dtype}, {name}[0] has {dtype}; accepted is one dtype")
         pieces.append(_piece(array, label, writable))
-    if len(pieces) > 1 and writable:
-        _check_apart(pieces, name)
-    return Vector(
-        given, arrays, pieces, sum(a.size for a in arrays), arrays[0].dtype, dtype_code(arrays[0].dtype, name)
-    )
+        count += array.size
+    assert dtype is not None
+    return Vector(given, pieces, count, dtype, dtype_code(dtype, name))
 
 
 def check_overlap(given: Vector, out: Vector, *, same_allowed: bool) -> None:
@@ -163,10 +233,14 @@ def check_overlap(given: Vector, out: Vector, *, same_allowed: bool) -> None:
     Raises:
         ArgumentError: they overlap in part.
     """
-    ours, theirs = given.range, out.range
-    if same_allowed and ours == theirs:
+    ours, theirs = given.table, out.table
+    if same_allowed and np.array_equal(ours, theirs):
         return
-    for begin, end in ours:
-        for other_begin, other_end in theirs:
-            if begin < other_end and other_begin < end:
-                raise ArgumentError("out overlaps the input in part; accepted are the same memory or none in common")
+    ours, theirs = ours[ours[:, 1] > 0], theirs[theirs[:, 1] > 0]
+    theirs = theirs[np.argsort(theirs[:, 0])]
+    ends = theirs[:, 0] + theirs[:, 1]  # ascending: pieces of an output are apart
+    # The output's last piece that begins before the end of ours must end before ours begins.
+    last = np.searchsorted(theirs[:, 0], ours[:, 0] + ours[:, 1], "left")
+    touched = last > 0
+    if (ends[last[touched] - 1] > ours[touched, 0]).any():
+        raise ArgumentError("out overlaps the input in part; accepted are the same memory or none in common")

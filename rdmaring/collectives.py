@@ -308,12 +308,10 @@ class Collectives(Runner):
         scale: float | None = None,
         algorithm: Algorithm | None = None,
     ) -> Plan:
-        """An all-reduce on fixed arrays, to be called again and again. Local; arguments as all_reduce's."""
+        """An all-reduce on fixed arrays, or lists of them, to be called again and again. Local; as all_reduce's."""
         given, result = self._in_out(x, out)
         factor = check_reduction(op, scale, given.code)
         shape = self._shape("all_reduce", given, given.count, op=op, scale=factor, algorithm=algorithm)
-        if len(given.pieces) != 1 or len(result.pieces) != 1:
-            raise ArgumentError("x is a list; a plan takes one array", hint="use all_reduce, or one array from empty()")
         return self._plan(shape, given, result)
 
     def plan_broadcast(self, x: Any, root: int = 0, *, algorithm: Algorithm | None = None) -> Plan:
@@ -363,7 +361,8 @@ class Collectives(Runner):
 
     def _in_out(self, x: Any, out: Any) -> tuple[Vector, Vector]:
         if out is None or out is x:
-            vector = as_vector(x, "x", writable=True)
+            several = type(x) in (list, tuple) and len(x) > 1
+            vector = self._lists.vector(x, "x") if several else as_vector(x, "x", writable=True)
             return vector, vector
         given = as_vector(x, "x", writable=False)
         result = self._part(out, "out", given.count, given, writable=True)
@@ -380,7 +379,7 @@ class Collectives(Runner):
 
     def _own_part_or_apart(self, part: Vector, whole: Vector, begin: int) -> None:
         if len(part.pieces) == len(whole.pieces) == 1:
-            own = whole.range[0][0] + begin * whole.dtype.itemsize
-            if part.range[0][0] == own or not part.count:
+            own = whole.table[0, 0] + begin * whole.dtype.itemsize
+            if part.table[0, 0] == own or not part.count:
                 return
         check_overlap(part, whole, same_allowed=False)

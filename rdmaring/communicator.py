@@ -163,6 +163,7 @@ class Communicator(Collectives):
         handle, self._handle = self._handle, None
         self._fast.clear()
         self._small.clear()
+        self._lists.clear()
         if any(not work.done() for work in self._works):
             lib.rr_comm_abort(handle, b"closed with work in flight")
         for work in list(self._works):

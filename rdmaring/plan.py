@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdmaring import chunks
 from rdmaring._native import check, ffi, lib
-from rdmaring.buffers import FLOAT_CODES, REDOP_CODE
+from rdmaring.buffers import FLOAT_CODES, REDOP_CODE, Vector, extents
 from rdmaring.choice import SCRATCH_CELL_BYTES, SLICE_BYTES, Choice, Chooser
 from rdmaring.errors import ArgumentError, ArgumentTypeError
 from rdmaring.schedule import ORDERED, SHAPED, Algorithm, Own, Schedule, ScheduleError, algorithms_of, generate
@@ -184,7 +184,7 @@ class NativePlan:
 
 
 class Plan(partial[Any]):
-    """A persistent operation on fixed buffers: call it again and again; all ranks do the same.
+    """A persistent operation on fixed arrays or lists of arrays: call it again and again; all ranks do the same.
 
     Made by ``Communicator.plan_all_reduce`` and its relatives. Keeps its arrays alive. Calling it blocks and
     returns the output array; ``start()`` returns a :class:`rdmaring.Work`. (It is a partial of a closure because
@@ -193,14 +193,21 @@ class Plan(partial[Any]):
 
     _comm: Runner
     _native: NativePlan
-    _buffers: tuple[Any, Any]
+    _buffers: tuple[Vector | None, Vector | None]
 
-    def __new__(cls, comm: Runner, native: NativePlan, given: Any, out: Any) -> Plan:
-        check(lib.rr_plan_bind(native.handle, given.pointer if given else ffi.NULL, out.pointer if out else ffi.NULL))
-        call, handle, finish, result = lib.rr_plan_call, native.handle, comm._finish, (out or given).given
+    def __new__(cls, comm: Runner, native: NativePlan, given: Vector | None, out: Vector | None) -> Plan:
+        shown = out or given
+        assert shown is not None
+        handle, finish, result = native.handle, comm._finish, shown.given
+        if all(vector is None or len(vector.pieces) == 1 for vector in (given, out)):
+            pointers = (vector.pointer if vector else ffi.NULL for vector in (given, out))
+            check(lib.rr_plan_bind(handle, *pointers))
+            call, arguments = lib.rr_plan_call, [handle]
+        else:
+            call, arguments = lib.rr_plan_run_lists, [handle, *extents(given), *extents(out), 0]
 
         def run() -> Any:
-            status = call(handle)
+            status = call(*arguments)
             if status:
                 finish(status)
             return result

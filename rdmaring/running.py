@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
-from rdmaring.buffers import BYTES, Vector, as_vector
+from rdmaring.buffers import BYTES, KnownLists, Vector, as_vector, extents
 from rdmaring.choice import Chooser
 from rdmaring.errors import ArgumentError, ClosedError
 from rdmaring.plan import NativePlan, Plan, Shape, check_algorithm
@@ -50,6 +50,7 @@ class Runner:
         self._plans: dict[Shape, NativePlan] = {}
         self._fast: dict[tuple[int, Any, str, Algorithm | None], Any] = {}
         self._small: dict[int, Small] = {}
+        self._lists = KnownLists()
         self._works: set[Work] = set()
 
     @property
@@ -116,13 +117,14 @@ class Runner:
         if async_op:
             return self._start(native, given, out, timeout_s, result)
         if several:
-            return self._start(native, given, out, timeout_s, result).wait()
-        status = native.run(
-            native.handle,
-            given.pointer if given else ffi.NULL,
-            out.pointer if out else ffi.NULL,
-            timeout_ns(timeout_s),
-        )
+            status = lib.rr_plan_run_lists(native.handle, *extents(given), *extents(out), timeout_ns(timeout_s))
+        else:
+            status = native.run(
+                native.handle,
+                given.pointer if given else ffi.NULL,
+                out.pointer if out else ffi.NULL,
+                timeout_ns(timeout_s),
+            )
         if status:
             self._finish(status)
         return result.given if result else None
@@ -140,10 +142,7 @@ class Runner:
             if lib.rr_work_wait(finished._handle, 0) == OK:
                 finished._settle()
         handle = ffi.new("rr_work **")
-        inputs, outputs = _extents(given), _extents(out)
-        check(
-            lib.rr_plan_start(native.handle, inputs, len(inputs), outputs, len(outputs), timeout_ns(timeout_s), handle)
-        )
+        check(lib.rr_plan_start(native.handle, *extents(given), *extents(out), timeout_ns(timeout_s), handle))
         shown = result or out or given
         work = Work(self, handle[0], (given, out, native), shown.given if shown else None)
         self._works.add(work)
@@ -179,16 +178,6 @@ class Runner:
             raise
         if status < 0:
             raise error_here()
-
-
-def _extents(vector: Vector | None) -> Any:
-    if vector is None:
-        return ffi.new("rr_extent[]", 0)
-    extents = ffi.new("rr_extent[]", len(vector.pieces))
-    for extent, (pointer, size) in zip(extents, vector.pieces, strict=True):
-        extent.address = pointer
-        extent.bytes = size
-    return extents
 
 
 def timeout_ns(timeout_s: float | None) -> int:

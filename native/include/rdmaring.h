@@ -274,6 +274,9 @@ RR_API void rr_plan_free(rr_plan *plan);
 RR_API rr_status rr_plan_run(rr_plan *plan, const void *input, void *output, uint64_t timeout_ns);
 /* In place, with the communicator's time-out: the call with the fewest arguments. */
 RR_API rr_status rr_plan_run_here(rr_plan *plan, void *buffer);
+/* Over extents, which may be dropped when the run has ended; RR_AGAIN as above. */
+RR_API rr_status rr_plan_run_lists(rr_plan *plan, const rr_extent *input, uint32_t input_count,
+				   const rr_extent *output, uint32_t output_count, uint64_t timeout_ns);
 RR_API rr_status rr_comm_resume(rr_comm *comm);
 /* Fixes the buffers of rr_plan_call(); they stay the caller's. */
 RR_API rr_status rr_plan_bind(rr_plan *plan, const void *input, void *output);

@@ -97,6 +97,7 @@ static void free_comm(struct rr_comm *comm)
 	free(comm->sent_before);
 	free(comm->received_before);
 	free(comm->link_stats);
+	rr_run_forget_lists(&comm->call);
 	free(comm->node);
 	free(comm->pages);
 	free(comm->not_verbs);

@@ -125,6 +125,9 @@ rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes);
 /* plan.c: plans outlive their communicator, and are of no use then. */
 void rr_plan_detach_all(struct rr_comm *comm);
 
+/* run.c: extents of a run over lists */
+void rr_run_forget_lists(struct rr_work *work);
+
 /* operation.c */
 void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work);
 /* RR_AGAIN while works are unfinished, RR_OK when none is. Errors end all works and are kept in them. */

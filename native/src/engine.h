@@ -28,6 +28,7 @@ struct rr_buffer {
 	const rr_extent *extents;
 	const uint64_t *starts; /* coordinate of each extent's first byte */
 	uint32_t count;
+	uint32_t recent; /* the extent last asked for */
 };
 
 #define RR_SENT_ALL UINT32_MAX

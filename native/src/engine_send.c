@@ -16,7 +16,7 @@ static enum rr_mode send_mode(const struct rr_open_row *work, const struct rr_se
 /* Where the bytes lie here, for links that send from there. */
 static void fill_pieces(const struct rr_open_row *work, uint64_t offset, struct rr_transfer *transfer)
 {
-	const struct rr_buffer *buffer = &work->engine->buffers[work->row->buffer];
+	struct rr_buffer *buffer = &work->engine->buffers[work->row->buffer];
 	uint64_t coordinate = rr_slice_coordinate(work, work->row->buffer, work->row->cell, offset);
 	uint32_t count = 0;
 

@@ -52,13 +52,21 @@ static inline uint64_t rr_slice_coordinate(const struct rr_open_row *work, int32
 	return (parity + (uint64_t)cell) * work->plan->cell_bytes + offset;
 }
 
-/* The address at a coordinate; *run shrinks to what lies in one piece from there. */
-static inline char *rr_slice_address(const struct rr_buffer *buffer, uint64_t coordinate, uint64_t *run)
+static inline bool rr_slice_holds(const struct rr_buffer *buffer, uint32_t extent, uint64_t coordinate)
+{
+	return extent < buffer->count && coordinate >= buffer->starts[extent] &&
+	       coordinate - buffer->starts[extent] < buffer->extents[extent].bytes;
+}
+
+/* Which extent holds a coordinate: of many small ones mostly the last one asked for, or the next. */
+static inline uint32_t rr_slice_extent(struct rr_buffer *buffer, uint64_t coordinate)
 {
 	uint32_t low = 0, high = buffer->count;
 
-	if (buffer->zero)
-		return (char *)((uintptr_t)buffer->zero + coordinate);
+	if (rr_slice_holds(buffer, buffer->recent, coordinate))
+		return buffer->recent;
+	if (rr_slice_holds(buffer, buffer->recent + 1, coordinate))
+		return ++buffer->recent;
 	while (high - low > 1) {
 		uint32_t middle = low + (high - low) / 2;
 		if (buffer->starts[middle] <= coordinate)
@@ -66,10 +74,20 @@ static inline char *rr_slice_address(const struct rr_buffer *buffer, uint64_t co
 		else
 			high = middle;
 	}
-	uint64_t inside = coordinate - buffer->starts[low];
-	uint64_t left = buffer->extents[low].bytes - inside;
+	buffer->recent = low;
+	return low;
+}
+
+/* The address at a coordinate; *run shrinks to what lies in one piece from there. */
+static inline char *rr_slice_address(struct rr_buffer *buffer, uint64_t coordinate, uint64_t *run)
+{
+	if (buffer->zero)
+		return (char *)((uintptr_t)buffer->zero + coordinate);
+	uint32_t extent = rr_slice_extent(buffer, coordinate);
+	uint64_t inside = coordinate - buffer->starts[extent];
+	uint64_t left = buffer->extents[extent].bytes - inside;
 	*run = left < *run ? left : *run;
-	return (char *)buffer->extents[low].address + inside;
+	return (char *)buffer->extents[extent].address + inside;
 }
 
 /* ---- the parts ---- */

@@ -77,9 +77,9 @@ static void set_work(struct rr_work *work, struct rr_plan *plan, const void *inp
 }
 
 /* A tiny message whose peers answer while we spin: no clock, no queue. RR_AGAIN: they did not. */
-static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void *input, void *output)
+static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const struct rr_buffer *input,
+			  const struct rr_buffer *output)
 {
-	const struct rr_buffer from = {.zero = (char *)(uintptr_t)input}, to = {.zero = output};
 	struct rr_page *page = comm->shm.page;
 	struct rr_descriptor *told = &page->descriptors[plan->descriptor_index];
 	uint64_t begin_ns = comm->engine.trace ? rr_now_ns() : 0;
@@ -89,9 +89,9 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const void
 		*told = plan->descriptor;
 	comm->op++;
 	rr_publish64(&page->entries[comm->op % RR_ENTRY_COUNT], rr_entry(comm->op, plan->descriptor_index));
-	rr_mailbox_post(&comm->mailbox, plan, &from);
+	rr_mailbox_post(&comm->mailbox, plan, input);
 	for (uint32_t spin = 0; spin <= comm->pauses + TINY_YIELDS; spin++) {
-		status = rr_mailbox_poll(&comm->mailbox, plan, &to);
+		status = rr_mailbox_poll(&comm->mailbox, plan, output);
 		if (status != RR_AGAIN)
 			break;
 		if (spin < comm->pauses) {
@@ -124,7 +124,9 @@ static void continue_tiny(struct rr_comm *comm, struct rr_work *work)
 	rr_note32(&work->state, RR_WORK_RUNNING);
 }
 
-static rr_status run(struct rr_plan *plan, const void *input, void *output, uint64_t timeout_ns)
+/* A blocking call. lists: of several pieces, in place of input and output; what it holds becomes the call's. */
+static rr_status run(struct rr_plan *plan, const void *input, void *output, const struct rr_work *lists,
+		     uint64_t timeout_ns)
 {
 	struct rr_comm *comm = plan->comm;
 	rr_status status = plan_usable(plan);
@@ -135,14 +137,27 @@ static rr_status run(struct rr_plan *plan, const void *input, void *output, uint
 	struct rr_work *work = &comm->call;
 	if (rr_own32(&work->state) != RR_WORK_DONE && work->comm)
 		return rr_fail(RR_ERR_ARGUMENT, "a call is in flight on this communicator: one thread at a time may use it (in C: rr_comm_resume() first)");
+	const struct rr_buffer from = lists && lists->input.extents ? lists->input
+								    : (struct rr_buffer){.zero = (char *)(uintptr_t)input};
+	const struct rr_buffer to = lists && lists->output.extents ? lists->output : (struct rr_buffer){.zero = output};
+	if (work->extents || lists) { /* those of the call before; not looked at in calls of one piece each */
+		rr_run_forget_lists(work);
+		work->extents = lists ? lists->extents : NULL;
+		work->starts = lists ? lists->starts : NULL;
+	}
 	rr_drive_take(comm);
 	tiny = plan->mailbox && !comm->first;
-	if (tiny && run_tiny(comm, plan, input, output) == RR_OK) {
+	if (tiny && run_tiny(comm, plan, &from, &to) == RR_OK) {
 		rr_drive_leave(comm);
 		return RR_OK;
 	}
 	set_work(work, plan, input, output, timeout_ns);
-	if (plan->scattered) {
+	if (lists) {
+		if (from.extents)
+			work->input = from;
+		if (to.extents)
+			work->output = to;
+	} else if (plan->scattered) {
 		const rr_extent whole = {.address = output, .bytes = plan->output_end};
 		place_extents(&work->output, plan, true, 0, &whole, 1, plan->extents, plan->starts);
 	}
@@ -159,14 +174,14 @@ rr_status rr_plan_run(rr_plan *plan, const void *input, void *output, uint64_t t
 {
 	rr_status status = check_buffers(plan, input, output);
 
-	return status < 0 ? status : run(plan, input, output, timeout_ns);
+	return status < 0 ? status : run(plan, input, output, NULL, timeout_ns);
 }
 
 rr_status rr_plan_run_here(rr_plan *plan, void *buffer)
 {
 	rr_status status = check_buffers(plan, buffer, buffer);
 
-	return status < 0 ? status : run(plan, buffer, buffer, 0);
+	return status < 0 ? status : run(plan, buffer, buffer, NULL, 0);
 }
 
 rr_status rr_comm_resume(rr_comm *comm)
@@ -192,7 +207,7 @@ rr_status rr_plan_call(rr_plan *plan)
 {
 	if (!plan->bound)
 		return rr_fail(RR_ERR_ARGUMENT, "the plan has no buffers: call rr_plan_bind() first");
-	return run(plan, plan->bound_input, plan->bound_output, 0);
+	return run(plan, plan->bound_input, plan->bound_output, NULL, 0);
 }
 
 /* ---- asynchronous ---- */
@@ -232,12 +247,50 @@ static rr_status set_extents(struct rr_work *work, struct rr_plan *plan, const r
 	return RR_OK;
 }
 
+void rr_run_forget_lists(struct rr_work *work)
+{
+	free(work->extents);
+	free(work->starts);
+	work->extents = NULL;
+	work->starts = NULL;
+}
+
 static void free_parts(struct rr_work *work)
 {
 	free(work->link_stats);
-	free(work->extents);
-	free(work->starts);
+	rr_run_forget_lists(work);
 	free(work);
+}
+
+static rr_status check_lists(const struct rr_plan *plan, const rr_extent *input, uint32_t input_count,
+			     const rr_extent *output, uint32_t output_count)
+{
+	rr_status status = RR_OK;
+
+	if (plan->uses[RR_INPUT])
+		status = sum_extents(input, input_count, plan->element_bytes, plan->input_end - plan->input_begin, "input");
+	if (status >= 0 && plan->uses[RR_OUTPUT])
+		status = sum_extents(output, output_count, plan->element_bytes, plan->output_end - plan->output_begin, "output");
+	return status;
+}
+
+rr_status rr_plan_run_lists(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
+			    uint32_t output_count, uint64_t timeout_ns)
+{
+	struct rr_work lists = {0};
+	rr_status status = plan_usable(plan);
+
+	if (status >= 0)
+		status = check_lists(plan, input, input_count, output, output_count);
+	if (status < 0)
+		return status;
+	status = set_extents(&lists, plan, input, input_count, output, output_count);
+	if (status >= 0)
+		status = run(plan, input_count ? input[0].address : NULL, output_count ? output[0].address : NULL, &lists,
+			     timeout_ns);
+	if (lists.extents != plan->comm->call.extents) /* the call did not take them */
+		rr_run_forget_lists(&lists);
+	return status;
 }
 
 rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
@@ -247,10 +300,8 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 	rr_status status = plan_usable(plan);
 	struct rr_work *work;
 
-	if (status >= 0 && plan->uses[RR_INPUT])
-		status = sum_extents(input, input_count, plan->element_bytes, plan->input_end - plan->input_begin, "input");
-	if (status >= 0 && plan->uses[RR_OUTPUT])
-		status = sum_extents(output, output_count, plan->element_bytes, plan->output_end - plan->output_begin, "output");
+	if (status >= 0)
+		status = check_lists(plan, input, input_count, output, output_count);
 	if (status < 0)
 		return status;
 	work = calloc(1, sizeof(*work));
