@@ -66,7 +66,6 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], list[str]]] = {
     "masked": (lambda c: c.all_reduce(np.ma.ones(4)), TypeError, ["x is a masked array"]),
     "root kind": (lambda c: c.broadcast(np.ones(4), root=0.5), TypeError, ["root is 0.5"]),
     "explained": (lambda c: c.explain(8, "bcast"), ValueError, ["collective is 'bcast'", "broadcast"]),
-    "plan of a list": (lambda c: c.plan_all_reduce([np.ones(2), np.ones(2)]), ValueError, ["x is a list"]),
 }
 
 
