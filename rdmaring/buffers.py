@@ -34,7 +34,9 @@ CODE_BY_NAME: dict[str, int] = {
     "uint64": 11,
 }
 _CODE_BY_DTYPE: dict[np.dtype[Any], int] = {}
+NAME_BY_CODE = {code: name for name, code in CODE_BY_NAME.items()}
 FLOAT_CODES = frozenset((0, 1, 2, 3))
+HALF_CODES = frozenset((2, 3))
 LIST_BYTES_MAX = 4 << 20  # of a list that is remembered: in a larger one the check takes a small part of the time
 LISTS_MAX = 8
 REDOP_CODE: dict[str, int] = {"sum": 0, "prod": 1, "min": 2, "max": 3, "avg": 4}

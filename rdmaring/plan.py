@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from rdmaring import chunks
 from rdmaring._native import check, ffi, lib
-from rdmaring.buffers import FLOAT_CODES, REDOP_CODE, Vector, extents
+from rdmaring.buffers import FLOAT_CODES, HALF_CODES, NAME_BY_CODE, REDOP_CODE, Vector, extents
 from rdmaring.choice import SCRATCH_CELL_BYTES, SLICE_BYTES, Choice, Chooser
 from rdmaring.errors import ArgumentError, ArgumentTypeError
-from rdmaring.schedule import ORDERED, SHAPED, Algorithm, Own, Schedule, ScheduleError, algorithms_of, generate
+from rdmaring.schedule import (
+    ORDERED,
+    SHAPED,
+    WIRES,
+    Algorithm,
+    Own,
+    Schedule,
+    ScheduleError,
+    algorithms_of,
+    generate,
+)
 from rdmaring.schedule.encode import encode_rank
 from rdmaring.schedule.own_rows import proven
 from rdmaring.tuning.constants import in_mailbox
@@ -71,6 +81,7 @@ class Shape:
     algorithm: Algorithm | None = None
     offsets: tuple[int, ...] | None = None  # the caller's cut, for uneven parts
     paired: bool = False  # all_to_all by counts: offsets are this rank's own view, and count their sum
+    wire: str | None = None  # "float32": partial sums of 16-bit floats travel so
 
 
 def check_reduction(op: str, scale: float | None, code: int) -> float:
@@ -89,6 +100,25 @@ def check_reduction(op: str, scale: float | None, code: int) -> float:
     return 1.0 if scale is None else float(scale)
 
 
+def check_wire(shape: Shape) -> None:
+    """Raise ArgumentError unless partial sums of this operation can travel as ``shape.wire`` says."""
+    if shape.wire is None:
+        return
+    if shape.wire != "float32":
+        raise ArgumentError(f"wire is {shape.wire!r}; accepted are None and 'float32'")
+    if shape.code not in HALF_CODES or shape.op not in ("sum", "avg"):
+        raise ArgumentError(
+            f"wire='float32' with op {shape.op!r} of {NAME_BY_CODE[shape.code]}; "
+            "accepted are sum and avg of float16 and bfloat16"
+        )
+    served = [by for collective, by, wire in WIRES if (collective, wire) == (shape.collective, shape.wire)]
+    if shape.algorithm is not None and shape.algorithm not in served:
+        raise ArgumentError(
+            f"wire='float32' with algorithm={shape.algorithm!r}; accepted for {shape.collective} are "
+            f"{', '.join(served)}, or none named"
+        )
+
+
 def _forced(shape: Shape, world: int) -> Choice:
     algorithm = str(shape.algorithm)
     collective = "all_reduce" if shape.collective == "barrier" else shape.collective
@@ -102,6 +132,8 @@ def _forced(shape: Shape, world: int) -> Choice:
 
 def choice_of(shape: Shape, chooser: Chooser) -> Choice:
     """The forced algorithm, or the library's choice."""
+    if shape.wire is not None:
+        return Choice("ring", False, SLICE_BYTES, "wire='float32' is the ring's")
     if shape.algorithm is not None:
         return _forced(shape, chooser.world)
     return chooser.choose(shape.collective, shape.count * shape.element_bytes)

@@ -199,6 +199,7 @@ typedef struct rr_plan_spec {
 	 * with its first slice: a mismatch where they differ.
 	 */
 	uint32_t paired;
+	uint32_t wide;                 /* 1: rows of this schedule, on any rank, carry float32 for 16-bit floats */
 } rr_plan_spec;
 
 /* What one finished run did on this rank. Bytes are payload, headers apart. */

@@ -30,7 +30,7 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 		transfer.op = engine->op;
 		transfer.order = order;
 		transfer.slice = slice->number;
-		transfer.bytes = slice->bytes;
+		transfer.bytes = slice->bytes * rr_slice_width_received(row);
 		transfer.row_bytes = rr_slice_row_bytes(work);
 		transfer.mode = receive_mode(work, receive);
 		transfer.landing = NULL;
@@ -73,6 +73,9 @@ rr_status rr_slice_combine(const struct rr_open_row *work, struct rr_slice *slic
 	struct rr_engine *engine = work->engine;
 	const struct rr_row *row = work->row;
 	bool last = (row->flags & RR_ROW_LAST) && work->plan->post;
+	uint32_t width = rr_slice_width(row), width_received = rr_slice_width_received(row);
+	bool plain = width == 1 && width_received == 1;
+	uint64_t received = slice->operand < 0 ? UINT64_MAX : ~(1ull << slice->operand);
 	const void *sources[RR_COMBINE_SOURCES_MAX + 1];
 	void *targets[RR_SENDS_FUSED_MAX + 1];
 
@@ -90,15 +93,16 @@ rr_status rr_slice_combine(const struct rr_open_row *work, struct rr_slice *slic
 						 &run);
 		for (uint32_t i = 0; i < slice->source_count; i++)
 			if ((int32_t)i != slice->operand)
-				sources[i] = (const char *)slice->sources[i] + done;
+				sources[i] = (const char *)slice->sources[i] + done * width_received;
 		targets[0] = dst;
 		for (uint32_t i = 1; i < slice->target_count; i++)
-			targets[i] = (char *)slice->targets[i] + done;
+			targets[i] = (char *)slice->targets[i] + done * width;
 		if (slice->source_count == 1 && !last && first == 0 && sources[0] == dst)
 			first = 1; /* in place: a copy onto itself */
 		struct rr_combine pass = {.dst = targets + first, .dst_count = slice->target_count - first,
 					  .src = sources, .src_count = slice->source_count,
-					  .count = run / work->plan->element_bytes, .post = last,
+					  .count = run / work->plan->element_bytes, .wide = width > 1,
+					  .wide_sources = width_received > 1 ? received : 0, .post = last,
 					  .factor = work->plan->factor};
 		if (last && slice->landed) { /* landed bytes that want the post-operation: in place */
 			pass.dst = targets;
@@ -106,7 +110,8 @@ rr_status rr_slice_combine(const struct rr_open_row *work, struct rr_slice *slic
 		}
 		if (pass.dst_count) {
 			rr_trace_begin(engine->trace, &work->state->pass_begin_ns, slice->here_ns);
-			rr_status status = engine->device->ops->combine(engine->device, work->plan->pass, &pass, token);
+			rr_status status = engine->device->ops->combine(engine->device, plain ? work->plan->pass : work->plan->wide_pass,
+									     &pass, token);
 			if (status < 0)
 				return status;
 		}

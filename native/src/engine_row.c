@@ -63,7 +63,7 @@ static void finish_slice(const struct rr_open_row *work, uint64_t fused)
 	rr_trace_released(engine->trace, engine->out, work->plan->peers, work->plan->peer_count);
 	for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
 		struct rr_link *in = engine->in[work->plan->rows->receives[i].peer];
-		in->ops->release(in, bytes);
+		in->ops->release(in, bytes * rr_slice_width_received(row));
 	}
 	rr_slice_commit(work, fused, number, now_ns);
 	state->done++;

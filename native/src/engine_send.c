@@ -43,7 +43,7 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 	transfer->op = work->engine->op;
 	transfer->order = send->order + (uint32_t)work->round * work->plan->rows->sends_to[send->peer];
 	transfer->slice = number;
-	transfer->bytes = bytes;
+	transfer->bytes = bytes * rr_slice_width(work->row);
 	transfer->row_bytes = rr_slice_row_bytes(work);
 	transfer->mode = mode;
 	transfer->landing = NULL;
@@ -148,14 +148,15 @@ static rr_status copy_out(const struct rr_open_row *work, uint64_t offset, uint3
 {
 	struct rr_engine *engine = work->engine;
 	const struct rr_row *row = work->row;
+	uint32_t width = rr_slice_width(row);
 
 	for (uint64_t done = 0; done < bytes;) {
 		uint64_t run = bytes - done;
 		const void *source = rr_slice_address(&engine->buffers[row->buffer],
 						      rr_slice_coordinate(work, row->buffer, row->cell, offset + done), &run);
-		void *target = (char *)place + done;
+		void *target = (char *)place + done * width;
 		struct rr_combine copy = {.dst = &target, .dst_count = 1, .src = &source, .src_count = 1,
-					  .count = run / work->plan->element_bytes};
+					  .count = run / work->plan->element_bytes * width};
 		rr_status status = engine->device->ops->combine(engine->device, work->plan->pass, &copy, token);
 		if (status < 0)
 			return status;

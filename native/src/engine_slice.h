@@ -14,6 +14,7 @@
 #include "engine.h"
 
 #define RR_SENDS_FUSED_MAX 64u /* bits of a mask; later sends of a row go by the send part */
+_Static_assert(RR_SENDS_FUSED_MAX + 1 <= RR_COMBINE_TARGETS_MAX, "dst and all fused sends are targets of one pass");
 
 /* One open row at work: what does not change from slice to slice. */
 struct rr_open_row {
@@ -42,6 +43,20 @@ struct rr_slice {
 
 /* ---- where bytes lie ---- */
 
+/*
+ * Offsets and bytes of slices count in the vector's dtype. What is float32 takes this many times as many: the row's
+ * cell of scratch and its sends, and its receives. (A row with float32 in part reads no cell.)
+ */
+static inline uint32_t rr_slice_width(const struct rr_row *row)
+{
+	return row->flags & RR_ROW_WIDE ? 2 : 1;
+}
+
+static inline uint32_t rr_slice_width_received(const struct rr_row *row)
+{
+	return row->flags & RR_ROW_TAKES_WIDE ? 2 : 1;
+}
+
 /* Coordinate of the row's bytes in one of its buffers: scratch cells have coordinates of their own. */
 static inline uint64_t rr_slice_coordinate(const struct rr_open_row *work, int32_t buffer, int32_t cell,
 					   uint64_t offset)
@@ -49,7 +64,7 @@ static inline uint64_t rr_slice_coordinate(const struct rr_open_row *work, int32
 	if (buffer != RR_SCRATCH)
 		return work->state->begin + offset;
 	uint64_t parity = (work->round & 1) * work->plan->rows->cell_count;
-	return (parity + (uint64_t)cell) * work->plan->cell_bytes + offset;
+	return (parity + (uint64_t)cell) * work->plan->cell_bytes + offset * rr_slice_width(work->row);
 }
 
 static inline bool rr_slice_holds(const struct rr_buffer *buffer, uint32_t extent, uint64_t coordinate)

@@ -51,13 +51,15 @@ static rr_status check_spec(int32_t rank, int32_t world, const rr_plan_spec *spe
 	return RR_OK;
 }
 
-static rr_status check_rows(const struct rr_schedule *rows, uint32_t round_count)
+static rr_status check_rows(const struct rr_schedule *rows, uint32_t round_count, bool wide)
 {
 	for (uint32_t r = 0; r < rows->row_count; r++) {
 		const struct rr_row *row = &rows->rows[r];
 		if ((uint32_t)(row->receive_end - row->receive_begin) + 1 > RR_COMBINE_SOURCES_MAX)
 			return rr_fail(RR_ERR_UNSUPPORTED, "row %u adds more than %u vectors: use algorithm ring for so many ranks",
 				       r, RR_COMBINE_SOURCES_MAX);
+		if (!wide && (row->flags & (RR_ROW_WIDE | RR_ROW_TAKES_WIDE)))
+			return rr_fail(RR_ERR_ARGUMENT, "row %u carries float32: set wide in the plan's spec", r);
 		if (round_count > 1 && row->chunk_end - row->chunk_begin > 1)
 			return rr_fail(RR_ERR_ARGUMENT, "round_count %u: row %u moves several chunks at once", round_count, r);
 	}
@@ -91,6 +93,7 @@ static void find_buffers(struct rr_plan *plan, int32_t rank)
 			uint64_t bytes = plan->round_count == 1
 				? plan->chunk_offsets[row->chunk_end] - plan->chunk_offsets[row->chunk_begin]
 				: rr_plan_part(plan, (uint32_t)row->chunk_begin, k + 1) - rr_plan_part(plan, (uint32_t)row->chunk_begin, k);
+			bytes *= row->flags & RR_ROW_WIDE ? 2 : 1;
 			cell = bytes > cell ? bytes : cell;
 		}
 	}
@@ -145,6 +148,10 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 	uint64_t slice_bytes = spec->slice_bytes ? spec->slice_bytes : slot_bytes;
 	uint32_t chunk_count = spec->schedule->chunk_count;
 
+	/* Slices are counted in bytes of the vector; a wide one takes twice that in a slot. */
+	slot_bytes = spec->wide ? slot_bytes / 2 / 64 * 64 : slot_bytes;
+	if (spec->wide && slot_bytes < SLICE_BYTES_MIN)
+		return rr_fail(RR_ERR_UNSUPPORTED, "wide needs slots of at least %u bytes", 2 * SLICE_BYTES_MIN);
 	slice_bytes = slice_bytes > slot_bytes ? slot_bytes : slice_bytes;
 	slice_bytes = slice_bytes < SLICE_BYTES_MIN ? SLICE_BYTES_MIN : slice_bytes / 64 * 64;
 	plan->element_bytes = (uint32_t)rr_dtype_bytes((rr_dtype)spec->dtype);
@@ -155,6 +162,10 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 	plan->paired = spec->paired != 0;
 	plan->scattered = spec->collective == RR_ALL_TO_ALL;
 	plan->pass = rr_combine_lookup((rr_dtype)spec->dtype, (rr_redop)spec->redop, rr_simd_level_best());
+	plan->wide_pass = spec->wide ? rr_combine_lookup_wide((rr_dtype)spec->dtype, (rr_redop)spec->redop) : NULL;
+	if (spec->wide && !plan->wide_pass)
+		return rr_fail(RR_ERR_ARGUMENT, "wide is for sum and avg of float16 and bfloat16, not for %s of %s",
+			       rr_redop_name((rr_redop)spec->redop), rr_dtype_name((rr_dtype)spec->dtype));
 	plan->factor = spec->scale / (spec->redop == RR_AVG ? world : 1);
 	plan->post = reduces(spec->collective) && plan->factor != 1.0;
 	plan->rows = rr_schedule_copy(spec->schedule);
@@ -167,7 +178,7 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan of %u rows", spec->schedule->row_count);
 	for (uint32_t c = 0; c <= chunk_count; c++)
 		plan->chunk_offsets[c] = spec->chunk_offsets[c] * plan->element_bytes;
-	rr_status status = check_rows(plan->rows, plan->round_count);
+	rr_status status = check_rows(plan->rows, plan->round_count, spec->wide != 0);
 	if (status >= 0)
 		status = find_peers(plan, world);
 	if (status < 0)

@@ -31,6 +31,7 @@ struct rr_plan {
 	uint64_t cell_bytes; /* of one scratch cell */
 	uint64_t scratch_bytes;
 	rr_combine_fn pass;
+	rr_combine_fn wide_pass; /* of rows with float32 in part; NULL where there are none */
 	bool post;
 	double factor;
 	bool mailbox;

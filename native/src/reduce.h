@@ -31,6 +31,7 @@
 #define RR_DTYPE_COUNT 12u
 #define RR_REDOP_COUNT 5u
 #define RR_COMBINE_SOURCES_MAX 64u /* of one pass; the engine splits what is wider */
+#define RR_COMBINE_TARGETS_MAX 65u /* of one pass with float32 in part; the others have no such bound */
 
 enum rr_simd_level { /* what the machine and the compiler both have; higher is wider */
 	RR_SIMD_SCALAR = 0,
@@ -44,6 +45,8 @@ struct rr_combine {
 	uint32_t dst_count;
 	uint32_t src_count;
 	size_t count;  /* elements */
+	uint64_t wide_sources; /* bit s: source s is float32; of wide passes only */
+	bool wide;             /* the destinations are float32; likewise */
 	bool post;     /* multiply the result by factor; ignored for integers */
 	double factor;
 };
@@ -61,6 +64,12 @@ enum rr_simd_level rr_simd_level_best(void);
  * combines as RR_SUM: its factor is the caller's.
  */
 rr_combine_fn rr_combine_lookup(rr_dtype dtype, rr_redop redop, enum rr_simd_level level);
+
+/*
+ * Sums of 16-bit floats of which some sources, or the destinations, are float32 (reduce_wide.c): added in float32,
+ * rounded once if the destinations are narrow. NULL where there is no such thing.
+ */
+rr_combine_fn rr_combine_lookup_wide(rr_dtype dtype, rr_redop redop);
 
 size_t rr_dtype_bytes(rr_dtype dtype);
 bool rr_dtype_is_float(rr_dtype dtype);

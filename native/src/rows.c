@@ -121,6 +121,15 @@ static bool cell_ok(const rr_schedule *schedule, int32_t buffer, int32_t cell)
 	return cell >= 0 && (buffer != RR_SCRATCH || (uint32_t)cell < schedule->cell_count);
 }
 
+/* Only partial sums are float32, and only in scratch and on the way; what is read of local memory never is. */
+static bool width_ok(const struct rr_row *row)
+{
+	if (!(row->flags & (RR_ROW_WIDE | RR_ROW_TAKES_WIDE)))
+		return true;
+	return row->action == RR_ACTION_REDUCE && row->operand_buffer != RR_SCRATCH &&
+	       (row->buffer == RR_SCRATCH || !(row->flags & RR_ROW_WIDE));
+}
+
 static rr_status check_row(const rr_schedule *schedule, uint32_t index)
 {
 	const struct rr_row *row = &schedule->rows[index];
@@ -133,7 +142,7 @@ static rr_status check_row(const rr_schedule *schedule, uint32_t index)
 		  range_ok(row->receive_begin, row->receive_end, schedule->receive_count) &&
 		  range_ok(row->send_begin, row->send_end, schedule->send_count) &&
 		  range_ok(row->after_begin, row->after_end, schedule->after_count) &&
-		  (row->flags & ~(RR_ROW_FIRST | RR_ROW_LAST | RR_ROW_TRANSIT)) == 0;
+		  (row->flags & ~(RR_ROW_FIRST | RR_ROW_LAST | RR_ROW_TRANSIT | RR_ROW_WIDE | RR_ROW_TAKES_WIDE)) == 0;
 
 	if (ok) {
 		switch ((enum rr_action)row->action) {
@@ -142,7 +151,7 @@ static rr_status check_row(const rr_schedule *schedule, uint32_t index)
 		case RR_ACTION_REDUCE: ok = receives + (operand ? 1 : 0) >= 2; break;
 		}
 		ok = ok && row->action >= RR_ACTION_NONE && row->action <= RR_ACTION_REDUCE &&
-		     (!operand || (row->operand_at >= 0 && row->operand_at <= receives));
+		     (!operand || (row->operand_at >= 0 && row->operand_at <= receives)) && width_ok(row);
 	}
 	for (int32_t i = row->after_begin; ok && i < row->after_end; i++) {
 		const struct rr_after *after = &schedule->afters[i];

@@ -25,7 +25,9 @@ enum rr_action { RR_ACTION_NONE = 0, RR_ACTION_COPY = 1, RR_ACTION_REDUCE = 2 };
 enum rr_row_flag {
 	RR_ROW_FIRST = 1,  /* the operand is the user's input */
 	RR_ROW_LAST = 2,   /* the post-operation applies here */
-	RR_ROW_TRANSIT = 4 /* dst is read by nothing but this row's sends */
+	RR_ROW_TRANSIT = 4, /* dst is read by nothing but this row's sends */
+	RR_ROW_WIDE = 8,    /* dst and its sends are float32, though the vector is of 16-bit floats */
+	RR_ROW_TAKES_WIDE = 16 /* the receives are float32 */
 };
 
 enum rr_after_kind { RR_AFTER_DONE = 0, RR_AFTER_RELEASED = 1 };

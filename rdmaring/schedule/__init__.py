@@ -29,6 +29,7 @@ __all__ = [
     "ALGORITHMS",
     "ORDERED",
     "SHAPED",
+    "WIRES",
     "After",
     "Algorithm",
     "Buffer",
@@ -83,6 +84,12 @@ ALGORITHMS: dict[tuple[str, str], Callable[[int, int | None], Recipe]] = {
     ("scatter", "binomial"): parts.scatter_binomial,
 }
 
+# Those that can keep partial sums of 16-bit floats in float32 on their way, by what stands in ``wire=``.
+WIRES: dict[tuple[str, str, str], Callable[[int, int | None], Recipe]] = {
+    ("all_reduce", "ring", "float32"): ring.all_reduce_wide,
+    ("reduce_scatter", "ring", "float32"): ring.reduce_scatter_wide,
+}
+
 ORDERED = frozenset({"ring", "biring"})  # algorithms whose ranks stand in a ring
 # algorithms whose rows depend on which ranks share a node; above they stand as for one node
 SHAPED: dict[str, Callable[[Sequence[int]], Recipe]] = {
@@ -104,10 +111,12 @@ def generate(
     root: int | None = None,
     order: Sequence[int] | None = None,
     nodes: Sequence[int] | None = None,
+    wire: str | None = None,
 ) -> Schedule:
     """The schedule of a built-in algorithm; rows are made when asked for, one rank at a time.
 
     root: the rank for broadcast, reduce, gather and scatter; None for the other collectives.
+    wire: "float32" keeps partial sums of 16-bit floats wide on their way; only those in WIRES. None: as the vector is.
     order: the ranks as the ring visits them, each once; only algorithms in ORDERED have one. None: 0, 1, ..., N - 1.
     nodes: the node of each rank, by any numbers that are equal on equal nodes; only algorithms in SHAPED have them.
         None: one node.
@@ -120,6 +129,11 @@ def generate(
     if make is None:
         names = ", ".join(algorithms_of(found.name))
         raise ScheduleError(f"algorithm of {found.name} must be one of {names}; not {algorithm!r}")
+    if wire is not None:
+        make = WIRES.get((found.name, algorithm, wire))
+        if make is None:
+            served = ", ".join(f"{kind} of {name} by {by}" for name, by, kind in WIRES)
+            raise ScheduleError(f"wire {wire!r} with {algorithm} of {found.name}; accepted are {served}")
     if not 1 <= world <= WORLD_MAX:
         raise ScheduleError(f"world must be in 1..{WORLD_MAX}, not {world}")
     if found.rooted and (root is None or not 0 <= root < world):
@@ -139,6 +153,7 @@ def generate(
     else:
         recipe = in_order(make(world, None if root is None else turned.index(root)), turned)
     more = "".join(f"/{name}{','.join(map(str, each))}" for name, each in (("", turned), ("nodes=", shape)) if each)
+    wide = "" if wire is None else f"/{wire}"
     return Schedule(
         collective=found.name,
         algorithm=algorithm,
@@ -148,7 +163,7 @@ def generate(
         step_count=recipe.step_count,
         window=recipe.window,
         scratch_cells=recipe.scratch_cells,
-        identity=identity_of(f"{found.name}/{algorithm}/{VERSION}/{world}/{root}{more}"),
+        identity=identity_of(f"{found.name}/{algorithm}/{VERSION}/{world}/{root}{more}{wide}"),
         make_rows=lambda rank: with_after(recipe.rows(rank)),
         make_sent=recipe.sent,
         weights=recipe.weights,

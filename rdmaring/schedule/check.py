@@ -72,6 +72,20 @@ def _op_fault(row: Row) -> str | None:
         return "is TRANSIT but sends nothing"
     if any(send.lands is Buffer.INPUT for send in row.sends):
         return "a send lands in an input"
+    return _width_fault(row)
+
+
+def _width_fault(row: Row) -> str | None:
+    """Partial sums of 16-bit floats may travel, and lie in scratch, as float32; nothing else may."""
+    wide, takes_wide = Flag.WIDE in row.flags, Flag.TAKES_WIDE in row.flags
+    if not wide and not takes_wide:
+        return None
+    if row.op is not Op.REDUCE:
+        return f"is float32 in part ({row.flags!r}), so it must be a REDUCE, not {row.op.name}"
+    if wide and row.buffer is not Buffer.SCRATCH:
+        return f"is WIDE, so its dst must be in SCRATCH, not {row.buffer.name}"
+    if row.operand is Buffer.SCRATCH:
+        return f"is float32 in part ({row.flags!r}), so its operand must be in INPUT or OUTPUT, not SCRATCH"
     return None
 
 

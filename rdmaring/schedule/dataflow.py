@@ -22,6 +22,7 @@ class Value(NamedTuple):
     ranks: tuple[int, ...]
     order: int  # in Orders
     post: int  # how many post-operations it has seen
+    wide: bool = False  # float32, where the vector has 16 bits
 
 
 @dataclass(slots=True)
@@ -213,6 +214,13 @@ def _execute(
                     row=node.row,
                     chunk=graph.chunk,
                 )
+            if value.wide:
+                raise ScheduleError(
+                    f"reads {buffer.name} as the vector's dtype, but float32 is there",
+                    rank=node.rank,
+                    row=node.row,
+                    chunk=graph.chunk,
+                )
             return value
 
         if row.op is Op.NONE:
@@ -221,7 +229,7 @@ def _execute(
         values = [sent[matching.sender[node, receive.peer]] for receive in row.receives]
         if row.operand is not None:
             values.insert(row.operand_at, load(row.operand, row.operand_cell))
-        value = _combine(row, values, node, graph.chunk, orders)
+        value = _combine(row, values, node, graph.chunk, orders)._replace(wide=Flag.WIDE in row.flags)
         memory[node.rank, row.buffer, row.cell] = value
         sent[node] = value
     return memory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rdmaring.schedule.rows import Buffer, Op, Row, ScheduleError
+from rdmaring.schedule.rows import Buffer, Flag, Op, Row, ScheduleError
 
 Tables = Sequence[Sequence[Row]]  # of all ranks
 
@@ -100,10 +100,20 @@ def _check_pair(tables: Tables, sender: Node, receiver: Node) -> None:
             f"but they land in {_buffer_name(lands(target))}",
             **place,
         )
+    if (Flag.WIDE in source.flags) != (Flag.TAKES_WIDE in target.flags):
+        raise ScheduleError(
+            f"expects {_type_name(Flag.TAKES_WIDE in target.flags)}, "
+            f"but {origin} sends {_type_name(Flag.WIDE in source.flags)}",
+            **place,
+        )
     if source.send_step != target.step:
         raise ScheduleError(
             f"receives in step {target.step} what {origin} sends in step {source.send_step}", **place
         )
+
+
+def _type_name(wide: bool) -> str:
+    return "float32" if wide else "the vector's dtype"
 
 
 def _buffer_name(buffer: Buffer | None) -> str:

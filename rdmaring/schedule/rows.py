@@ -60,6 +60,8 @@ class Flag(IntFlag):
     FIRST = 1  # the operand is the user's INPUT
     LAST = 2  # the post-operation (scale, avg) applies to dst here
     TRANSIT = 4  # dst is read by nothing but this row's own sends: a fused send may skip its store
+    WIDE = 8  # dst, and what is sent of it, is float32, though the vector is of 16-bit floats
+    TAKES_WIDE = 16  # what is received is float32
 
 
 class Kind(IntEnum):
@@ -120,6 +122,11 @@ class Row:
         """The cells of scratch that the row touches."""
         dst = {self.cell} if self.buffer is Buffer.SCRATCH else set()
         return frozenset(dst | ({self.operand_cell} if self.operand is Buffer.SCRATCH else set()))
+
+    @property
+    def width(self) -> int:
+        """How many times the bytes of the vector's dtype an element has where it is sent."""
+        return 2 if Flag.WIDE in self.flags else 1
 
     @property
     def send_step(self) -> int:
@@ -183,9 +190,12 @@ def identity_of(text: str | bytes) -> int:
 
 
 def sent_by_rows(rows: Sequence[Row], chunk_count: int, weights: Sequence[int] | None = None) -> Fraction:
-    """What the rows of one rank send, as a fraction of the vector in chunks by ``weights``; None: equal ones."""
+    """What the rows of one rank send, as a fraction of the vector in chunks by ``weights``; None: equal ones.
+
+    float32 of a WIDE row counts twice.
+    """
     begins = chunk_begins(chunk_count, weights)
-    sent = sum((begins[row.chunk_end] - begins[row.chunk_begin]) * len(row.sends) for row in rows)
+    sent = sum((begins[row.chunk_end] - begins[row.chunk_begin]) * len(row.sends) * row.width for row in rows)
     return Fraction(sent, begins[-1])
 
 

@@ -14,7 +14,8 @@ _LEGEND = """\
 made of   the sources in the order in which they are combined; <-p INPUT: what rank p sends from its INPUT
 sent to   ->p: to rank p; ->p OUTPUT: lands in rank p's OUTPUT as it is
 flags     first: the operand is the user's input; last: scale and avg apply here;
-          transit: read by nothing but its own sends
+          transit: read by nothing but its own sends; wide: dst and its sends are float32, of a 16-bit
+          vector; takes wide: its receives are
 after     rows that must be done; r: whose sends must be released, too"""
 
 
@@ -139,5 +140,5 @@ def _place(buffer: Buffer, cell: int) -> str:
 
 def _flag_names(row: Row) -> list[str]:
     return [
-        flag.name.lower() for flag in (Flag.FIRST, Flag.LAST, Flag.TRANSIT) if flag in row.flags and flag.name
+        flag.name.lower().replace("_", " ") for flag in Flag if flag in row.flags and flag.name
     ]

@@ -72,7 +72,8 @@ def verify(schedule: Schedule, *, in_place: bool | None = None) -> Proof:
     begins = chunk_begins(schedule.chunk_count, schedule.weights)
     carried = [
         sum(
-            begins[tables[sender.rank][sender.row].chunk_end] - begins[tables[sender.rank][sender.row].chunk_begin]
+            (begins[tables[sender.rank][sender.row].chunk_end] - begins[tables[sender.rank][sender.row].chunk_begin])
+            * tables[sender.rank][sender.row].width
             for sender, _ in pairs
         )
         for pairs in matching.transfers.values()
