@@ -33,6 +33,7 @@ class Collectives(Runner):
         order: str | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        wire: str | None = None,
     ) -> Any:
         """Combine every rank's ``x`` elementwise; every rank gets the result, with the same bits.
 
@@ -43,11 +44,13 @@ class Collectives(Runner):
         algorithm: force one ("ring", "direct", "direct1", "naive"), or pass your own: a function that emits rows, or a
             Schedule (rdmaring.schedule); it is proven before it runs. Default: the library's choice.
         order: "rank" adds in rank order, so that bits do not depend on the vector's size.
+        wire: "float32" keeps partial sums of float16 and bfloat16 (sum, avg) in float32 on the ring: one rounding in
+            all, at most 1.5 times the bytes.
 
         Pass all but x by name. Returns ``out`` or ``x``, or a Work.
         """
         # Nothing is keyword-only here: filling their defaults would cost a tenth of a call on 8 bytes.
-        if out is None and scale is None and order is None and timeout_s is None and not async_op:
+        if out is None and scale is None and order is None and timeout_s is None and not async_op and wire is None:
             if op == "sum" and algorithm is None:
                 known = self._small.get(id(x))
                 if known is not None and known.dtype is x.dtype and x.flags.writeable:
@@ -62,9 +65,9 @@ class Collectives(Runner):
         given, result = self._in_out(x, out)
         factor = check_reduction(op, scale, given.code)
         native = self._native(
-            "all_reduce", given, given.count, op=op, scale=factor, algorithm=self._ordered(algorithm, order)
+            "all_reduce", given, given.count, op=op, scale=factor, algorithm=self._ordered(algorithm, order), wire=wire
         )
-        if factor == 1.0 and order is None and len(given.pieces) == 1:
+        if factor == 1.0 and order is None and wire is None and len(given.pieces) == 1:
             # ml_dtypes' arrays have no buffer protocol: they take the long way
             if given.dtype.kind in "fiu":
                 self._fast[(given.count, given.dtype, op, algorithm)] = native.handle
@@ -79,6 +82,7 @@ class Collectives(Runner):
         counts: Sequence[int] | None = None,
         scale: float | None = None,
         algorithm: Algorithm | None = None,
+        wire: str | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
@@ -87,6 +91,7 @@ class Collectives(Runner):
         x: the whole vector, equal count on all ranks; left alone unless ``out`` is its own part of it.
         out: this rank's part; default: a new array. It may be the slice of x that it belongs to.
         counts: elements of each rank's part, equal on all ranks; default: as ``numpy.array_split`` cuts.
+        wire: as of all_reduce.
 
         Returns ``out``, or a Work.
         """
@@ -99,7 +104,14 @@ class Collectives(Runner):
         self._own_part_or_apart(result, given, begin)
         factor = check_reduction(op, scale, given.code)
         native = self._native(
-            "reduce_scatter", given, given.count, op=op, scale=factor, algorithm=algorithm, offsets=offsets
+            "reduce_scatter",
+            given,
+            given.count,
+            op=op,
+            scale=factor,
+            algorithm=algorithm,
+            offsets=offsets,
+            wire=wire,
         )
         return self._run(native, given, result, async_op, timeout_s)
 
@@ -307,11 +319,12 @@ class Collectives(Runner):
         *,
         scale: float | None = None,
         algorithm: Algorithm | None = None,
+        wire: str | None = None,
     ) -> Plan:
         """An all-reduce on fixed arrays, or lists of them, to be called again and again. Local; as all_reduce's."""
         given, result = self._in_out(x, out)
         factor = check_reduction(op, scale, given.code)
-        shape = self._shape("all_reduce", given, given.count, op=op, scale=factor, algorithm=algorithm)
+        shape = self._shape("all_reduce", given, given.count, op=op, scale=factor, algorithm=algorithm, wire=wire)
         return self._plan(shape, given, result)
 
     def plan_broadcast(self, x: Any, root: int = 0, *, algorithm: Algorithm | None = None) -> Plan:

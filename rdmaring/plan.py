@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,9 @@ from rdmaring.schedule import (
     SHAPED,
     WIRES,
     Algorithm,
+    Flag,
     Own,
+    Row,
     Schedule,
     ScheduleError,
     algorithms_of,
@@ -54,9 +56,10 @@ def _schedule(
     rank: int,
     order: tuple[int, ...] | None,
     nodes: tuple[int, ...] | None,
+    wire: str | None,
 ) -> tuple[Any, Schedule]:
     """This rank's rows in native form, and the schedule they are of."""
-    schedule = generate(collective, algorithm, world, root, order, nodes)
+    schedule = generate(collective, algorithm, world, root, order, nodes, wire)
     return _native_rows(schedule, rank), schedule
 
 
@@ -148,8 +151,13 @@ def _offsets(shape: Shape, schedule: Schedule) -> Sequence[int]:
     return chunks.aligned(shape.count, chunk_count, shape.element_bytes, schedule.weights)
 
 
-def _one_chunk_a_row(schedule: Schedule, world: int) -> bool:
-    return all(row.chunk_end - row.chunk_begin == 1 for rank in range(world) for row in schedule.rows(rank))
+def _any_row(schedule: Schedule, holds: Callable[[Row], bool]) -> bool:
+    """Is it so of a row of any rank? All ranks find the same."""
+    return any(holds(row) for rank in range(schedule.world) for row in schedule.rows(rank))
+
+
+def _is_wide(row: Row) -> bool:
+    return bool(row.flags & (Flag.WIDE | Flag.TAKES_WIDE))
 
 
 def check_algorithm(algorithm: object) -> None:
@@ -180,7 +188,7 @@ class NativePlan:
                 order = comm._order if choice.algorithm in ORDERED else None
                 nodes = comm._nodes if choice.algorithm in SHAPED else None
                 rows, schedule = _schedule(
-                    collective, choice.algorithm, comm.size, shape.root, comm.rank, order, nodes
+                    collective, choice.algorithm, comm.size, shape.root, comm.rank, order, nodes, shape.wire
                 )
             else:
                 choice = Choice(schedule.algorithm, False, SLICE_BYTES, "the caller's schedule")
@@ -205,8 +213,11 @@ class NativePlan:
         spec.mailbox = choice.mailbox
         spec.algorithm = choice.algorithm.encode()
         spec.costs = comm._chooser.constants.digest
+        spec.wide = shape.wire is not None or (not built_in and _any_row(schedule, _is_wide))
         # Rounds cut chunks; a row of several chunks lies in its cell as a whole.
-        if schedule.scratch_cells and not choice.mailbox and (built_in or _one_chunk_a_row(schedule, comm.size)):
+        if schedule.scratch_cells and not choice.mailbox and (
+            built_in or not _any_row(schedule, lambda row: row.chunk_end - row.chunk_begin > 1)
+        ):
             largest = max(after - before for before, after in zip(self.offsets, self.offsets[1:], strict=False))
             spec.round_count = max(1, -(-largest * shape.element_bytes // SCRATCH_CELL_BYTES))
         out = ffi.new("rr_plan **")

@@ -10,7 +10,7 @@ from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
 from rdmaring.buffers import BYTES, KnownLists, Vector, as_vector, extents
 from rdmaring.choice import Chooser
 from rdmaring.errors import ArgumentError, ClosedError
-from rdmaring.plan import NativePlan, Plan, Shape, check_algorithm
+from rdmaring.plan import NativePlan, Plan, Shape, check_algorithm, check_wire
 from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.settings import Settings
 from rdmaring.tuning.constants import Constants, built_in
@@ -77,9 +77,10 @@ class Runner:
         offsets = more.pop("offsets", None)
         check_algorithm(more.get("algorithm"))
         wished = self._settings.algorithm
-        if more.get("algorithm") is None and wished is not None and wished in algorithms_of(collective):
+        free = more.get("algorithm") is None and more.get("wire") is None
+        if free and wished is not None and wished in algorithms_of(collective):
             more["algorithm"] = wished
-        return Shape(
+        shape = Shape(
             collective,
             count,
             like.code,
@@ -87,6 +88,8 @@ class Runner:
             offsets=None if offsets is None else tuple(offsets),
             **more,
         )
+        check_wire(shape)
+        return shape
 
     def _native(self, collective: str, like: Vector, count: int, **more: Any) -> NativePlan:
         shape = self._shape(collective, like, count, **more)

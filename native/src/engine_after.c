@@ -31,6 +31,34 @@ static bool sends_released(const struct rr_open_row *work, uint32_t earlier_row,
 	return true;
 }
 
+static bool touches_cell(const struct rr_row *row, int32_t cell)
+{
+	return (row->buffer == RR_SCRATCH && row->cell == cell) ||
+	       (row->operand_buffer == RR_SCRATCH && row->operand_cell == cell);
+}
+
+/*
+ * An empty row was through at once, before the rows it comes after. Who overwrites its cell waits for those
+ * instead: their bytes may still be read there.
+ */
+static bool cell_is_free(const struct rr_open_row *work, uint32_t empty_row)
+{
+	const struct rr_schedule *rows = work->plan->rows;
+
+	for (int32_t i = rows->rows[empty_row].after_begin; i < rows->rows[empty_row].after_end; i++) {
+		const struct rr_after *after = &rows->afters[i];
+		const struct rr_row_state *earlier = rr_engine_state(work->engine, work->round, (uint32_t)after->row);
+
+		if (!touches_cell(&rows->rows[after->row], work->row->cell))
+			continue;
+		if (!earlier->bytes ? !cell_is_free(work, (uint32_t)after->row)
+		    : after->kind == RR_AFTER_DONE ? earlier->done < earlier->slices
+						   : !sends_released(work, (uint32_t)after->row, earlier->slices))
+			return false;
+	}
+	return true;
+}
+
 bool rr_slice_may_go(const struct rr_open_row *work, const struct rr_slice *slice)
 {
 	const struct rr_schedule *rows = work->plan->rows;
@@ -41,6 +69,8 @@ bool rr_slice_may_go(const struct rr_open_row *work, const struct rr_slice *slic
 		uint64_t need = bytes_needed(work, slice, earlier);
 		uint32_t slices = (uint32_t)((need + work->plan->slice_bytes - 1) / work->plan->slice_bytes);
 
+		if (!earlier->bytes && work->row->buffer == RR_SCRATCH && !cell_is_free(work, (uint32_t)after->row))
+			return false;
 		if (need == 0)
 			continue;
 		if (after->kind == RR_AFTER_DONE ? earlier->done < slices
