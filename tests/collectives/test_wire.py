@@ -80,10 +80,14 @@ def test_bits_over_tcp(tmp_path: Path) -> None:
     assert ran.of(0, "transports") == ["tcp"]
 
 
-def test_bits_in_rounds_and_small_slots(tmp_path: Path) -> None:
-    """Chunks of more than one round, slices of half a small slot."""
-    env = {"RDMARING_SLOT_BYTES": "8192", "RDMARING_SLOT_COUNT": "2"}
-    ran = run_world(3, "COUNTS = (3_000_001,)\n" + WIDE, tmp_path, env=env)
+@pytest.mark.parametrize(
+    ("count", "slot_bytes"),
+    [(3_000_001, 262_144), (60_001, 8192)],
+    ids=["chunks of two rounds", "slices of half a small slot"],
+)
+def test_bits_in_rounds_and_small_slots(count: int, slot_bytes: int, tmp_path: Path) -> None:
+    env = {"RDMARING_SLOT_BYTES": str(slot_bytes), "RDMARING_SLOT_COUNT": "2"}
+    ran = run_world(3, f"COUNTS = ({count},)\n" + WIDE, tmp_path, env=env)
     assert ran.code == 0, ran.output
 
 

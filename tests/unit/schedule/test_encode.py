@@ -98,7 +98,7 @@ def patched(data: bytes, offset: int, value: int, form: str = "<i") -> bytes:
         (80, 1, "cell must be 0 outside of scratch"),
         (84, 3, "op code 3 is unknown"),
         (88, 3, "buffer code 3 is unknown"),
-        (100, 8, "flags 0x8 are unknown"),
+        (100, 32, "flags 0x20 are unknown"),
         (100, -1, "flags -0x1 are unknown"),
         (104, 1, "interval 1..0 after 0"),
         (108, -1, "interval 0..-1 after 0"),
