@@ -17,6 +17,7 @@ from rdmaring.choice import Explanation
 from rdmaring.collectives import Collectives
 from rdmaring.errors import ArgumentError
 from rdmaring.plan import COLLECTIVE_CODE, ROOTED, Shape, choice_of
+from rdmaring.schedule import algorithms_of
 from rdmaring.settings import Settings
 from rdmaring.topology import Link, link_of
 from rdmaring.tuning.fingerprint import Facts
@@ -121,9 +122,12 @@ class Communicator(Collectives):
             raise ArgumentError(f"collective is {collective!r}; accepted are {', '.join(COLLECTIVE_CODE)}")
         wanted = np.dtype(dtype)
         root = 0 if collective in ROOTED else None
-        shape = Shape(collective, nbytes // wanted.itemsize, 0, wanted.itemsize, root=root)
         if not 0 <= nbytes < 1 << 60:
             raise ArgumentError(f"nbytes is {nbytes}; accepted are 0 to 2^60 - 1")
+        forced = self._settings.algorithm
+        if forced not in algorithms_of("all_reduce" if collective == "barrier" else collective):
+            forced = None
+        shape = Shape(collective, nbytes // wanted.itemsize, 0, wanted.itemsize, root=root, algorithm=forced)
         choice = choice_of(shape, self._chooser)
         found = self._chooser.candidates(collective, nbytes)
         return Explanation(collective, nbytes, self._chooser, choice, found)

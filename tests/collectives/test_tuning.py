@@ -72,6 +72,21 @@ def test_a_file_decides(algorithm: str, fingerprint: Fingerprint, tmp_path: Path
         assert "built in for shm" in ran.of(rank, "without")
 
 
+def test_what_is_forced_is_explained(tmp_path: Path) -> None:
+    ran = run_world(
+        2,
+        """
+        with rr.init(timeout_s=30) as comm:
+            say(text=comm.explain(nbytes=8), whole=comm.explain(nbytes=8, collective="broadcast").choice.algorithm)
+        """,
+        tmp_path,
+        env={"RDMARING_ALGORITHM": "halving"},
+    )
+    assert ran.code == 0, ran.output
+    assert "halving (forced)" in ran.of(0, "text")
+    assert ran.of(0, "whole") != "halving", "no broadcast is made so"
+
+
 def test_a_file_for_another_job_is_not_used(fingerprint: Fingerprint, tmp_path: Path) -> None:
     other = replace(fingerprint, hosts=("Abacus x 7",))
     path = tuned(tmp_path / "t.json", other, "tree")
