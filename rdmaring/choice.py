@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from rdmaring.schedule import SHAPED, algorithms_of, cost
 from rdmaring.schedule.cluster import Shape
 from rdmaring.tuning.constants import MAILBOX_BYTES_MAX, MAILBOX_WORLD_MAX, Constants, in_mailbox
+from rdmaring.tuning.model import predicted_s
 
 __all__ = ["MAILBOX_BYTES_MAX", "MAILBOX_WORLD_MAX", "Candidate", "Choice", "Chooser", "Explanation", "candidates_of"]
 
@@ -113,9 +114,9 @@ class Chooser:
         name = "all_reduce" if collective == "barrier" else collective
         mailbox = in_mailbox(algorithm, nbytes, self.world)
         costs = self.constants.costs(algorithm, nbytes, self.world, self._shape.largest)
-        predicted_s = cost.predict(name, algorithm, nbytes, self._shape, costs)
+        seconds = predicted_s(name, algorithm, nbytes, self._shape, costs)
         measured_s = self._table.measured_s(name, algorithm, nbytes) if self._table else None
-        return Candidate(algorithm, mailbox, predicted_s, measured_s)
+        return Candidate(algorithm, mailbox, seconds, measured_s)
 
     def best(self, collective: str, candidates: Sequence[Candidate]) -> Choice:
         """The least. If some were measured, only those: one that was refused for wrong numbers is not chosen either."""

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rdmaring.schedule import cost
 from rdmaring.schedule.cluster import Costs, Shape
 from rdmaring.tuning.constants import Constants, Table
+from rdmaring.tuning.model import predicted_s
 
 Floats = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def fit_costs(costs: Costs, samples: Sequence[Sample]) -> Costs:
 
     def predicted(x: Floats) -> Floats:
         trial = _with(costs, names, x)
-        return np.array([cost.predict(s.collective, s.algorithm, s.nbytes, s.shape, trial) for s in samples])
+        return np.array([predicted_s(s.collective, s.algorithm, s.nbytes, s.shape, trial) for s in samples])
 
     best, best_error = start, _error(predicted(start), target)
     x = start

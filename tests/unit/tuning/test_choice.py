@@ -18,6 +18,7 @@ from rdmaring.choice import (
     rounded,
 )
 from rdmaring.schedule.cluster import LevelCost
+from rdmaring.schedule.cost import predict
 from rdmaring.tuning.constants import KINDS, MAILBOX_BYTES_MAX, Constants, Table, built_in, in_mailbox
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
@@ -150,3 +151,12 @@ def test_an_explanation_is_text_with_fields() -> None:
         line = next(line for line in found.splitlines() if line.split()[0] == each.algorithm)
         assert ("chosen" in line) == (each.algorithm == choice.algorithm)
     assert f"{chooser.constants.digest:08x}" in found.constants
+
+
+def test_rows_begin_when_both_ends_have_opened() -> None:
+    chooser = Chooser([0, 1, 2], far(1e-3, 1e-9))
+    costs = chooser.constants.rows
+    for name, nbytes, hops in (("ring", 8, 1), ("direct1", 1 << 20, 1), ("direct1", 8, 0)):
+        used = costs if hops else chooser.constants.mailbox
+        alone = predict("all_reduce", name, nbytes, (1, 1, 1), used)
+        assert math.isclose(chooser.candidate("all_reduce", name, nbytes).predicted_s, alone + hops * 1e-3)
