@@ -141,3 +141,26 @@ with rr.init(timeout_s=60) as comm:
 """
     ran = run_world(8, source, tmp_path)
     assert ran.code == 0, ran.output
+
+
+def test_rank_order_gives_equal_bits_alone_and_in_a_list_and_rounds_once(tmp_path: Path) -> None:
+    source = """
+with rr.init(timeout_s=60) as comm:
+    r, n = comm.rank, comm.size
+    for dtype in (np.float16, np.float32):
+        sizes = [1, 7, 300, 4097, 20_001, 3]
+        drawn = lambda k, s: (np.random.default_rng([k, s]).standard_normal(s) * 9).astype(dtype)
+        given = [[drawn(k, s) for s in sizes] for k in range(n)]
+        alone = [comm.all_reduce(x.copy(), order="rank") for x in given[r]]
+        listed = comm.all_reduce([x.copy() for x in given[r]], order="rank")
+        whole = comm.all_reduce(np.concatenate(given[r]), order="rank")
+        total = np.concatenate(given[0]).astype(np.float32)
+        for k in range(1, n):
+            total = total + np.concatenate(given[k]).astype(np.float32)
+        want = total.astype(dtype).tobytes()          # float16: added in float32, rounded once
+        assert np.concatenate(alone).tobytes() == want
+        assert np.concatenate(listed).tobytes() == want
+        assert whole.tobytes() == want
+"""
+    ran = run_world(3, source, tmp_path)
+    assert ran.code == 0, ran.output

@@ -31,6 +31,7 @@ class Case:
     in_place: bool = False
     round_count: int = 1
     slice_bytes: int = 4096
+    wire: str | None = None
     sim: dict[str, Any] = field(default_factory=dict)
     nodes: tuple[int, ...] | None = None
 
@@ -59,7 +60,7 @@ def inputs_of(case: Case) -> list[np.ndarray[Any, Any]]:
 
 def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
     """Status, the simulator's result, every rank's output in vector coordinates, the chunk table."""
-    schedule = generate(case.collective, case.algorithm, case.world, case.root, nodes=case.nodes)
+    schedule = generate(case.collective, case.algorithm, case.world, case.root, nodes=case.nodes, wire=case.wire)
     offsets = chunks.even(case.count, schedule.chunk_count)
     spec = ffi.new("rr_sim_spec *", {"kill_rank": -1, "slot_bytes": 8192, "slot_count": 2, "operations": 1, **case.sim})
     plan = ffi.new("rr_plan_spec *")
@@ -73,6 +74,7 @@ def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
     plan.chunk_offsets = table
     plan.slice_bytes = case.slice_bytes
     plan.round_count = case.round_count
+    plan.wide = case.wire is not None
     rows = []
     for rank in range(case.world):
         encoded = encode_rank(schedule, rank)
