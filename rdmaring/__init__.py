@@ -102,6 +102,7 @@ def init(
     transport: str | Factory | None = None,
     require: str | None = None,
     tcp_streams: int | None = None,
+    channels: int | None = None,
     verbs: Mapping[str, Any] | None = None,
     tuning: str | os.PathLike[str] | None = None,
     probe: bool | None = None,
@@ -124,7 +125,9 @@ def init(
         Or one of your own, the same on all ranks: the path of a shared library built on rdmaring_link.h (also
         RDMARING_LINK), or a class of :class:`rdmaring.transport.Transport`, which then serves those edges.
     require: "rdma": raise where an edge between nodes would go over TCP. Default: RDMARING_REQUIRE.
-    tcp_streams: data sockets of a TCP edge, 1 to 16. Default: RDMARING_TCP_STREAMS, else 2.
+    tcp_streams: data sockets of a channel of a TCP edge, 1 to 16. Default: RDMARING_TCP_STREAMS, else 2.
+    channels: cut every vector into so many parts that travel side by side, 1 to 16, equal on all ranks: between nodes
+        each has sockets or queue pairs of its own, on RDMA each at another rail. Default: RDMARING_CHANNELS, else 1.
     verbs: of RDMA links, such as {"qps": 2, "service_level": 3}: qps, retry_timeout_s, retry_count, rnr_retry,
         service_level, traffic_class, hop_limit, gid_index, devices. Default: RDMARING_VERBS_QPS and so on.
     tuning, probe: by which constants algorithms are chosen (docs/TUNING.md): a file of `rdmaring tune`, or True for a
@@ -143,7 +146,9 @@ def init(
     chosen = settings.read(os.environ, timeout_s)
     if reorder is not None:
         chosen = settings.with_ring_order(chosen, reorder)
-    given = dict[str, Any](require=require, tcp_streams=tcp_streams, verbs=verbs, tuning=tuning, probe=probe)
+    given = dict[str, Any](
+        require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs, tuning=tuning, probe=probe
+    )
     chosen = settings.with_arguments(chosen, transport=group.served(transport), **given)
     settings.set_log_level(os.environ)
     file = group.tuning_file(chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from rdmaring.errors import ArgumentError
 from rdmaring.schedule.rows import chunk_begins
@@ -39,6 +39,29 @@ def by_pair(give: Sequence[int], get: Sequence[int], rank: int) -> list[int]:
     sizes[rank::parts] = get
     sizes[rank * parts : (rank + 1) * parts] = give
     return [0, *accumulate(sizes)]
+
+
+def intervals(
+    count: int, channels: int, parts: int, element_bytes: int, weights: Sequence[int] | None = None
+) -> list[int]:
+    """Offsets of ``channels`` neighbouring intervals, each cut in ``parts`` parts.
+
+    weights: of all parts of all intervals, as in :func:`aligned`; those of each interval are the same.
+    """
+    offsets = [0]
+    bounds = aligned(count, channels, element_bytes)
+    own = None if weights is None else weights[:parts]
+    for begin, end in pairwise(bounds):
+        offsets += (begin + offset for offset in aligned(end - begin, parts, element_bytes, own)[1:])
+    return offsets
+
+
+def pieces(parts: Sequence[int], channels: int, element_bytes: int) -> list[int]:
+    """Offsets of ``channels`` pieces of each part of ``parts`` (offsets)."""
+    offsets = [0]
+    for begin, end in pairwise(parts):
+        offsets += (begin + offset for offset in aligned(end - begin, channels, element_bytes)[1:])
+    return offsets
 
 
 def given(counts: Sequence[int], parts: int, count: int | None, name: str = "counts") -> list[int]:

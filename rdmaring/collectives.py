@@ -31,6 +31,7 @@ class Collectives(Runner):
         scale: float | None = None,
         algorithm: Algorithm | None = None,
         order: str | None = None,
+        channels: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
         wire: str | None = None,
@@ -46,11 +47,13 @@ class Collectives(Runner):
         order: "rank" adds in rank order, so that bits do not depend on the vector's size.
         wire: "float32" keeps partial sums of float16 and bfloat16 (sum, avg) in float32 on the ring: one rounding in
             all, at most 1.5 times the bytes.
+        channels: parts of the vector that travel side by side, 1 to 16, equal on all ranks. Default: init()'s.
 
         Pass all but x by name. Returns ``out`` or ``x``, or a Work.
         """
         # Nothing is keyword-only here: filling their defaults would cost a tenth of a call on 8 bytes.
-        if out is None and scale is None and order is None and timeout_s is None and not async_op and wire is None:
+        plain = out is None and scale is None and order is None and wire is None and channels is None
+        if plain and timeout_s is None and not async_op:
             if op == "sum" and algorithm is None:
                 known = self._small.get(id(x))
                 if known is not None and known.dtype is x.dtype and x.flags.writeable:
@@ -65,9 +68,16 @@ class Collectives(Runner):
         given, result = self._in_out(x, out)
         factor = check_reduction(op, scale, given.code)
         native = self._native(
-            "all_reduce", given, given.count, op=op, scale=factor, algorithm=self._ordered(algorithm, order), wire=wire
+            "all_reduce",
+            given,
+            given.count,
+            op=op,
+            scale=factor,
+            algorithm=self._ordered(algorithm, order),
+            wire=wire,
+            channels=channels,
         )
-        if factor == 1.0 and order is None and wire is None and len(given.pieces) == 1:
+        if factor == 1.0 and order is None and channels is None and wire is None and len(given.pieces) == 1:
             # ml_dtypes' arrays have no buffer protocol: they take the long way
             if given.dtype.kind in "fiu":
                 self._fast[(given.count, given.dtype, op, algorithm)] = native.handle
@@ -83,6 +93,7 @@ class Collectives(Runner):
         scale: float | None = None,
         algorithm: Algorithm | None = None,
         wire: str | None = None,
+        channels: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
@@ -110,6 +121,7 @@ class Collectives(Runner):
             op=op,
             scale=factor,
             algorithm=algorithm,
+            channels=channels,
             offsets=offsets,
             wire=wire,
         )
@@ -122,6 +134,7 @@ class Collectives(Runner):
         *,
         counts: Sequence[int] | None = None,
         algorithm: Algorithm | None = None,
+        channels: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
@@ -147,7 +160,9 @@ class Collectives(Runner):
             out = np.empty(offsets[-1], part.dtype)
         result = self._part(out, "out", offsets[-1], part, writable=True)
         self._own_part_or_apart(part, result, offsets[self.rank])
-        native = self._native("all_gather", part, offsets[-1], algorithm=algorithm, offsets=offsets)
+        native = self._native(
+            "all_gather", part, offsets[-1], algorithm=algorithm, channels=channels, offsets=offsets
+        )
         return self._run(native, part, result, async_op, timeout_s)
 
     def broadcast(
@@ -156,13 +171,14 @@ class Collectives(Runner):
         root: int = 0,
         *,
         algorithm: Algorithm | None = None,
+        channels: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
         """Every rank's ``x`` becomes the root's. Returns ``x``, or a Work."""
         root = self._check_root(root)
         vector = as_vector(x, "x", writable=self.rank != root)
-        native = self._native("broadcast", vector, vector.count, root=root, algorithm=algorithm)
+        native = self._native("broadcast", vector, vector.count, root=root, algorithm=algorithm, channels=channels)
         return self._run(native, vector, vector, async_op, timeout_s)
 
     def reduce(
@@ -174,6 +190,7 @@ class Collectives(Runner):
         *,
         scale: float | None = None,
         algorithm: Algorithm | None = None,
+        channels: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
@@ -188,7 +205,9 @@ class Collectives(Runner):
             given = as_vector(x, "x", writable=False)
             result = given
         factor = check_reduction(op, scale, given.code)
-        native = self._native("reduce", given, given.count, op=op, scale=factor, root=root, algorithm=algorithm)
+        native = self._native(
+            "reduce", given, given.count, op=op, scale=factor, root=root, algorithm=algorithm, channels=channels
+        )
         return self._run(native, given, result if self.rank == root else None, async_op, timeout_s, returns=result)
 
     def all_to_all(
@@ -320,19 +339,33 @@ class Collectives(Runner):
         scale: float | None = None,
         algorithm: Algorithm | None = None,
         wire: str | None = None,
+        channels: int | None = None,
     ) -> Plan:
         """An all-reduce on fixed arrays, or lists of them, to be called again and again. Local; as all_reduce's."""
         given, result = self._in_out(x, out)
         factor = check_reduction(op, scale, given.code)
-        shape = self._shape("all_reduce", given, given.count, op=op, scale=factor, algorithm=algorithm, wire=wire)
+        shape = self._shape(
+            "all_reduce",
+            given,
+            given.count,
+            op=op,
+            scale=factor,
+            algorithm=algorithm,
+            channels=channels,
+            wire=wire,
+        )
         return self._plan(shape, given, result)
 
-    def plan_broadcast(self, x: Any, root: int = 0, *, algorithm: Algorithm | None = None) -> Plan:
+    def plan_broadcast(
+        self, x: Any, root: int = 0, *, algorithm: Algorithm | None = None, channels: int | None = None
+    ) -> Plan:
         """A broadcast on a fixed array. Local; arguments as broadcast's."""
         root = self._check_root(root)
         vector = as_vector(x, "x", writable=self.rank != root)
         return self._plan(
-            self._shape("broadcast", vector, vector.count, root=root, algorithm=algorithm), vector, vector
+            self._shape("broadcast", vector, vector.count, root=root, algorithm=algorithm, channels=channels),
+            vector,
+            vector,
         )
 
     # ---- arguments ----

@@ -58,6 +58,7 @@ def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Se
     settings.verbs.fill(options.verbs)
     ffi.memmove(options.key, settings.key, len(settings.key))
     options.tcp_streams = settings.tcp_streams or 0
+    options.channels = settings.channels or 0
     options.require_rdma = settings.require_rdma
     options.transports = sum(TRANSPORT_BITS[name] for name in settings.transports)
     library = ffi.new("char[]", os.fsencode(settings.link_library)) if settings.link_library else ffi.NULL

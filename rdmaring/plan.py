@@ -25,6 +25,7 @@ from rdmaring.schedule import (
     algorithms_of,
     generate,
 )
+from rdmaring.schedule.channels import PER_RANK, check_channels
 from rdmaring.schedule.encode import encode_rank
 from rdmaring.schedule.own_rows import proven
 from rdmaring.tuning.constants import in_mailbox
@@ -57,9 +58,10 @@ def _schedule(
     order: tuple[int, ...] | None,
     nodes: tuple[int, ...] | None,
     wire: str | None,
+    channels: int,
 ) -> tuple[Any, Schedule]:
     """This rank's rows in native form, and the schedule they are of."""
-    schedule = generate(collective, algorithm, world, root, order, nodes, wire)
+    schedule = generate(collective, algorithm, world, root, order, nodes, wire, channels)
     return _native_rows(schedule, rank), schedule
 
 
@@ -85,6 +87,7 @@ class Shape:
     offsets: tuple[int, ...] | None = None  # the caller's cut, for uneven parts
     paired: bool = False  # all_to_all by counts: offsets are this rank's own view, and count their sum
     wire: str | None = None  # "float32": partial sums of 16-bit floats travel so
+    channels: int = 1  # parts of the vector, each with its own instance of the rows
 
 
 def check_reduction(op: str, scale: float | None, code: int) -> float:
@@ -142,13 +145,16 @@ def choice_of(shape: Shape, chooser: Chooser) -> Choice:
     return chooser.choose(shape.collective, shape.count * shape.element_bytes)
 
 
-def _offsets(shape: Shape, schedule: Schedule) -> Sequence[int]:
-    chunk_count = schedule.chunk_count
+def _offsets(shape: Shape, schedule: Schedule, channels: int) -> Sequence[int]:
+    chunk_count, world = schedule.chunk_count, schedule.world
+    if shape.collective in PER_RANK:
+        bounds = chunks.even(shape.count, world) if shape.offsets is None else shape.offsets
+        return bounds if chunk_count == world else chunks.pieces(bounds, chunk_count // world, shape.element_bytes)
     if shape.offsets is not None and len(shape.offsets) == chunk_count + 1:
         return shape.offsets
-    if shape.collective in ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"):
+    if shape.collective in ("all_to_all", "gather", "scatter"):
         return chunks.even(shape.count, chunk_count)
-    return chunks.aligned(shape.count, chunk_count, shape.element_bytes, schedule.weights)
+    return chunks.intervals(shape.count, channels, chunk_count // channels, shape.element_bytes, schedule.weights)
 
 
 def _any_row(schedule: Schedule, holds: Callable[[Row], bool]) -> bool:
@@ -174,21 +180,24 @@ def check_algorithm(algorithm: object) -> None:
 class NativePlan:
     """Owns an ``rr_plan``, which may outlive its communicator and is of no use then."""
 
-    __slots__ = ("choice", "handle", "offsets", "run", "shape")
+    __slots__ = ("channels", "choice", "handle", "offsets", "run", "shape")
 
     def __init__(self, comm: Runner, shape: Shape, schedule: Schedule | None = None) -> None:
         """schedule: rows that are not proven here, for collective and root of ``shape``; None: as ``shape`` says."""
         collective = "all_reduce" if shape.collective == "barrier" else shape.collective
+        channels = shape.channels
         try:
+            check_channels(channels, collective)
             if schedule is None and shape.algorithm is not None and not isinstance(shape.algorithm, str):
-                schedule = proven(shape.algorithm, collective, comm.size, shape.root)
+                schedule = proven(shape.algorithm, collective, comm.size, shape.root, shape.channels)
             built_in = schedule is None
             if schedule is None:
                 choice = choice_of(shape, comm._chooser)
+                channels = 1 if choice.mailbox else channels  # a tiny message is whole
                 order = comm._order if choice.algorithm in ORDERED else None
                 nodes = comm._nodes if choice.algorithm in SHAPED else None
                 rows, schedule = _schedule(
-                    collective, choice.algorithm, comm.size, shape.root, comm.rank, order, nodes, shape.wire
+                    collective, choice.algorithm, comm.size, shape.root, comm.rank, order, nodes, shape.wire, channels
                 )
             else:
                 choice = Choice(schedule.algorithm, False, SLICE_BYTES, "the caller's schedule")
@@ -197,7 +206,8 @@ class NativePlan:
             raise ArgumentError(str(error)) from None
         self.shape = shape
         self.choice = choice
-        self.offsets = list(_offsets(shape, schedule))
+        self.channels = channels
+        self.offsets = list(_offsets(shape, schedule, channels))
         spec = ffi.new("rr_plan_spec *")
         table = ffi.new("uint64_t[]", self.offsets)
         spec.collective = COLLECTIVE_CODE[shape.collective]
@@ -271,6 +281,11 @@ class Plan(partial[Any]):
     @property
     def algorithm(self) -> str:
         return self._native.choice.algorithm
+
+    @property
+    def channels(self) -> int:
+        """Parts of the vector, each with its own instance of the schedule."""
+        return self._native.channels
 
     def __repr__(self) -> str:
         shape = self._native.shape

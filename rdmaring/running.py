@@ -12,6 +12,7 @@ from rdmaring.choice import Chooser
 from rdmaring.errors import ArgumentError, ClosedError
 from rdmaring.plan import NativePlan, Plan, Shape, check_algorithm, check_wire
 from rdmaring.schedule import Algorithm, algorithms_of
+from rdmaring.schedule.channels import channels_of
 from rdmaring.settings import Settings
 from rdmaring.tuning.constants import Constants, built_in
 from rdmaring.work import Work
@@ -76,6 +77,8 @@ class Runner:
         self._check_open()
         offsets = more.pop("offsets", None)
         check_algorithm(more.get("algorithm"))
+        channels = more.pop("channels", None)
+        more["channels"] = self._channels(collective, more.get("algorithm")) if channels is None else channels
         wished = self._settings.algorithm
         free = more.get("algorithm") is None and more.get("wire") is None
         if free and wished is not None and wished in algorithms_of(collective):
@@ -90,6 +93,12 @@ class Runner:
         )
         check_wire(shape)
         return shape
+
+    def _channels(self, collective: str, algorithm: Algorithm | None) -> int:
+        """Where the call says nothing: rows of the caller's own run as they are."""
+        if algorithm is not None and not isinstance(algorithm, str):
+            return 1
+        return channels_of(collective, self._settings.channels or 1)
 
     def _native(self, collective: str, like: Vector, count: int, **more: Any) -> NativePlan:
         shape = self._shape(collective, like, count, **more)

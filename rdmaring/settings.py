@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rdmaring import verbs_settings
 from rdmaring.errors import ArgumentError
 from rdmaring.schedule import ALGORITHMS
+from rdmaring.schedule.rows import CHANNELS_MAX
 from rdmaring.verbs_settings import VerbsSettings
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ VARIABLES: dict[str, str] = {
     "RDMARING_TRANSPORT": "what may serve edges between nodes: tcp, verbs, or both between commas",
     "RDMARING_REQUIRE": "rdma: init() raises where an edge between nodes would go over TCP",
     "RDMARING_LINK": "path of a shared library whose transport serves edges between nodes (rdmaring_link.h)",
-    "RDMARING_TCP_STREAMS": "data sockets of a TCP edge between nodes, 1 to 16",
+    "RDMARING_TCP_STREAMS": "data sockets of a channel of a TCP edge between nodes, 1 to 16",
+    "RDMARING_CHANNELS": "parts of the vector with links of their own between nodes, 1 to 16; equal on all ranks",
     "RDMARING_LIBIBVERBS": "path of another libibverbs than the system's libibverbs.so.1",
     "RDMARING_SYSFS": "another root than /sys for the facts of devices; tests set it",
     "RDMARING_CMA": "0: never read another process's ordinary memory; use slots",
@@ -68,6 +70,7 @@ class Settings:
     transports: tuple[str, ...] = TRANSPORTS  # that may serve edges between nodes
     require_rdma: bool = False
     tcp_streams: int | None = None
+    channels: int | None = None
     verbs: VerbsSettings = verbs_settings.DEFAULT
     link_library: str | None = None  # path of a library that serves edges between nodes
     link_transport: MessageTransport | None = None  # or what a Python class does for them
@@ -115,12 +118,19 @@ def _requires_rdma(value: str | None, name: str) -> bool:
     return value == "rdma"
 
 
+def _channels(value: int | None, name: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= CHANNELS_MAX):
+        raise ArgumentError(f"{name} is {value!r}; accepted are 1 to {CHANNELS_MAX} channels")
+    return value
+
+
 def with_arguments(
     settings: Settings,
     *,
     transport: str | MessageTransport | None = None,
     require: str | None = None,
     tcp_streams: int | None = None,
+    channels: int | None = None,
     verbs: Mapping[str, Any] | None = None,
     tuning: str | os.PathLike[str] | None = None,
     probe: bool | None = None,
@@ -142,6 +152,8 @@ def with_arguments(
         settings = replace(settings, require_rdma=_requires_rdma(require, "require"))
     if tcp_streams is not None:
         settings = replace(settings, tcp_streams=tcp_streams)
+    if channels is not None:
+        settings = replace(settings, channels=_channels(channels, "channels"))
     if verbs is not None:
         settings = replace(settings, verbs=verbs_settings.with_arguments(settings.verbs, verbs))
     if tuning is not None:
@@ -188,6 +200,7 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
         transports=_transports(env.get("RDMARING_TRANSPORT") or ",".join(TRANSPORTS), "RDMARING_TRANSPORT"),
         require_rdma=_requires_rdma(env.get("RDMARING_REQUIRE") or None, "RDMARING_REQUIRE"),
         tcp_streams=_number(env, "RDMARING_TCP_STREAMS"),
+        channels=_channels(_number(env, "RDMARING_CHANNELS"), "RDMARING_CHANNELS"),
         verbs=verbs_settings.read(env),
         link_library=env.get("RDMARING_LINK") or None,
         cma=env.get("RDMARING_CMA", "1") != "0",

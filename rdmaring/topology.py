@@ -17,7 +17,8 @@ class Link:
     travels: "cma" (the kernel copies it once; large vectors among more than two ranks), "slots" (through shared
     or registered memory, a copy at each end) or "stream" (straight from its place). reason: why not better.
     peer_node: nodes count from 0; peer_host: its name, of ranks on other nodes. device, rail: of verbs ("mlx5_0/1").
-    streams: sockets or queue pairs. path: addresses at both ends, once an edge between nodes is joined.
+    channels: links between the two ranks; rails: those that serve them. streams: sockets or queue pairs of all
+    channels. path: addresses at both ends, once an edge between nodes is joined.
     huge_pages: the slots lie on some.
     """
 
@@ -40,6 +41,8 @@ class Link:
     rail: int | None
     streams: int
     path: str
+    channels: int = 1
+    rails: tuple[int, ...] = ()
 
 
 def link_of(handle: Any, rank: int, peer: int) -> Link:
@@ -70,6 +73,8 @@ def link_of(handle: Any, rank: int, peer: int) -> Link:
         None if facts.rail < 0 else int(facts.rail),
         facts.streams,
         text(facts.path),
+        facts.channels,
+        tuple(rail for rail in range(32) if facts.rails >> rail & 1),
     )
 
 

@@ -163,7 +163,9 @@ typedef struct rr_link_facts {
 	int32_t peer_pid;
 	int32_t peer_node;  /* nodes count from 0, in order of their first ranks */
 	int32_t rail;       /* of verbs, else -1 */
-	uint32_t streams;   /* sockets (tcp) or queue pairs (verbs) */
+	uint32_t streams;   /* sockets (tcp) or queue pairs (verbs) of all channels */
+	uint32_t channels;  /* links of operations: 1 on shared memory, which all channels share */
+	uint32_t rails;     /* bit r: rail r serves a channel */
 	char transport[16]; /* "shm", "tcp", "verbs" */
 	char ordinary[16];  /* how ordinary memory travels: "cma", "slots" or "stream" */
 	char device[32];    /* of verbs: name and port, as "mlx5_0/1" */
@@ -311,7 +313,8 @@ typedef enum rr_trace_kind {
 } rr_trace_kind;
 
 typedef enum rr_trace_flag {
-	RR_TRACE_LEFT = 1 /* it had not ended when this rank left the operation: end_ns is when it left */
+	RR_TRACE_LEFT = 1,         /* it had not ended when this rank left the operation: end_ns is when it left */
+	RR_TRACE_CHANNEL_SHIFT = 8 /* not a flag: above it stands the channel of the link */
 } rr_trace_flag;
 
 /* One stretch of time. Times are CLOCK_MONOTONIC of this host. */
@@ -322,7 +325,7 @@ typedef struct rr_trace_record {
 	uint32_t op;    /* modulo 2^32 */
 	int32_t row;    /* of the schedule, -1 where there is none */
 	uint32_t order; /* RECEIVE, SEND, CREDIT, COPY into a slot: this is the order-th row on its link in this operation: a SEND and
-			   its RECEIVE have equal op, order and slice */
+			   its RECEIVE have equal op, channel, order and slice */
 	uint32_t slice;
 	int32_t peer;   /* -1 where there is none */
 	uint8_t kind;   /* rr_trace_kind */
@@ -360,6 +363,7 @@ typedef struct rr_sim_spec {
 	uint32_t registered;  /* 0: no buffer, 1: all, 2: by seed, each buffer of each rank */
 	int32_t kill_rank;    /* -1: none */
 	uint32_t operations;  /* the plan runs so many times, on the outputs of the run before */
+	uint32_t channels;    /* links an edge; 0: one */
 	uint64_t kill_ns;
 	uint64_t detect_ns;   /* after which the others' links know of the death */
 } rr_sim_spec;

@@ -18,7 +18,7 @@ rr_status rr_trace_start(rr_comm *comm, uint64_t record_count)
 		return status;
 	if (comm->engine.trace)
 		return rr_fail(RR_ERR_ARGUMENT, "this communicator is traced already: call rr_trace_stop() first");
-	status = rr_trace_make(comm->world, record_count, &made);
+	status = rr_trace_make(comm->world, comm->options.channels, record_count, &made);
 	if (status < 0)
 		return status;
 	rr_drive_take(comm);

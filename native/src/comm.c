@@ -61,11 +61,12 @@ static rr_status make_statistics(struct rr_comm *comm)
 	comm->received_before = calloc(world, sizeof(uint64_t));
 	comm->link_stats = calloc(world, sizeof(rr_link_stats));
 	comm->node = calloc(world, sizeof(int32_t));
+	comm->edge_channels = calloc(world, sizeof(uint32_t));
 	comm->pages = calloc(world, sizeof(struct rr_page *));
 	comm->not_verbs = calloc(world, sizeof(*comm->not_verbs));
 	comm->message_out = calloc(world, sizeof(struct rr_link *));
 	comm->message_in = calloc(world, sizeof(struct rr_link *));
-	if (comm->not_verbs && comm->message_out && comm->message_in && comm->sent_before && comm->received_before && comm->link_stats && comm->node && comm->pages)
+	if (comm->not_verbs && comm->message_out && comm->message_in && comm->sent_before && comm->received_before && comm->link_stats && comm->node && comm->edge_channels && comm->pages)
 		return RR_OK;
 	return rr_fail(RR_ERR_NO_MEMORY, "no memory for statistics of %d links", comm->world);
 }
@@ -99,6 +100,7 @@ static void free_comm(struct rr_comm *comm)
 	free(comm->link_stats);
 	rr_run_forget_lists(&comm->call);
 	free(comm->node);
+	free(comm->edge_channels);
 	free(comm->pages);
 	free(comm->not_verbs);
 	free(comm);
@@ -252,32 +254,62 @@ static void near_facts(const rr_comm *comm, int32_t peer, rr_link_facts *out)
 	out->huge_pages = rr_memory_is_huge((const char *)comm->shm.page + comm->shm.layout.slots);
 }
 
+rr_link_stats rr_comm_moved(const struct rr_comm *comm, int32_t peer)
+{
+	rr_link_stats moved = {.peer = peer};
+
+	for (uint32_t channel = 0; channel < comm->edge_channels[peer]; channel++) {
+		size_t at = (size_t)channel * (size_t)comm->world + (size_t)peer;
+		moved.sent_bytes += comm->engine.out[at]->bytes;
+		moved.received_bytes += comm->engine.in[at]->bytes;
+	}
+	return moved;
+}
+
+/* What each channel tells: sums, the first one's words, and each rail once. */
+static void far_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
+{
+	uint32_t streams = 0;
+
+	for (uint32_t channel = comm->edge_channels[peer]; channel-- > 0;) { /* the first one's words stay */
+		struct rr_link *link = comm->engine.out[(size_t)channel * (size_t)comm->world + (size_t)peer];
+		link->ops->describe(link, out);
+		streams += out->streams;
+		if (out->rail >= 0)
+			out->rails |= 1u << out->rail;
+	}
+	out->streams = streams;
+	out->peer_pid = comm->pages[peer]->pid;
+	rr_far_facts(comm->far, peer, out);
+	if (comm->not_verbs[peer][0]) {
+		size_t used = strlen(out->reason);
+		snprintf(out->reason + used, sizeof(out->reason) - used, "%s%s", used ? "; " : "", comm->not_verbs[peer]);
+	}
+}
+
 rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 {
-	const struct rr_link *link;
-
 	if (peer < 0 || peer >= comm->world || peer == comm->rank)
 		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are ranks 0..%d but %d", peer, comm->world - 1, comm->rank);
-	link = comm->engine.out[peer];
 	memset(out, 0, sizeof(*out));
 	out->peer = peer;
 	out->peer_node = comm->node[peer];
 	out->rail = -1;
-	if (rr_shm_has(&comm->shm, peer)) {
+	out->channels = comm->edge_channels[peer];
+	if (rr_shm_has(&comm->shm, peer))
 		near_facts(comm, peer, out);
-	} else {
-		out->peer_pid = comm->pages[peer]->pid;
-		rr_far_facts(comm->far, peer, out);
-		link->ops->describe(comm->engine.out[peer], out);
-		if (comm->not_verbs[peer][0]) {
-			size_t used = strlen(out->reason);
-			snprintf(out->reason + used, sizeof(out->reason) - used, "%s%s", used ? "; " : "", comm->not_verbs[peer]);
-		}
+	else
+		far_facts(comm, peer, out);
+	rr_link_stats moved = rr_comm_moved(comm, peer);
+	out->sent_bytes = moved.sent_bytes + comm->mailbox_sent_bytes;
+	out->received_bytes = moved.received_bytes + comm->mailbox_sent_bytes;
+	out->sent_slices = comm->mailbox_sent_slices;
+	out->received_slices = comm->mailbox_sent_slices;
+	for (uint32_t channel = 0; channel < out->channels; channel++) {
+		size_t at = (size_t)channel * (size_t)comm->world + (size_t)peer;
+		out->sent_slices += comm->engine.out[at]->sent;
+		out->received_slices += comm->engine.in[at]->sent;
 	}
-	out->sent_bytes = link->bytes + comm->mailbox_sent_bytes;
-	out->received_bytes = comm->engine.in[peer]->bytes + comm->mailbox_sent_bytes;
-	out->sent_slices = link->sent + comm->mailbox_sent_slices;
-	out->received_slices = comm->engine.in[peer]->sent + comm->mailbox_sent_slices;
 	return RR_OK;
 }
 

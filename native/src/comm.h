@@ -53,6 +53,7 @@ struct rr_comm {
 	const struct rr_message_transport *transport; /* that serves edges to far ranks; NULL: our own do */
 	void *transport_library;  /* it comes from; NULL: from the caller */
 	int32_t *node;            /* [world] */
+	uint32_t *edge_channels;  /* [world] links of operations to each rank */
 	struct rr_page **pages;   /* [world]: of near ranks their own, of far ranks the mirror */
 	struct rr_link **message_out, **message_in; /* [world]: of messages of two ranks; the engine has those of operations */
 	char (*not_verbs)[192];   /* [world] why an edge between nodes is not served by RDMA */
@@ -116,6 +117,8 @@ static inline uint32_t rr_comm_yields(const struct rr_comm *comm)
 
 /* Wake all near ranks that sleep; far ones are woken by their kernels. */
 void rr_comm_wake_all(struct rr_comm *comm);
+/* Payload since the beginning over all channels of the edge to `peer`. */
+rr_link_stats rr_comm_moved(const struct rr_comm *comm, int32_t peer);
 /* What the last finished operation moved to and from each rank. */
 rr_link_stats rr_comm_link_stats(const struct rr_comm *comm, int32_t peer);
 /* Whether the communicator may be used by this process; else the error. */

@@ -79,11 +79,11 @@ rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, 
 	memcpy(engine->open.place, places, sizeof(engine->open.place));
 	engine->opens_posted = 0;
 	engine->opens_seen = 0;
-	for (uint32_t i = 0; i < plan->peer_count; i++) {
-		int32_t peer = plan->peers[i];
-		engine->rows_sent[peer] = 0;
-		engine->rows_received[peer] = 0;
-		engine->out[peer]->held = false;
+	for (uint32_t i = 0; i < plan->link_total; i++) {
+		uint32_t link = plan->links[i];
+		engine->rows_sent[link] = 0;
+		engine->rows_received[link] = 0;
+		engine->out[link]->held = false;
 	}
 	engine->retired = 0;
 	engine->opened = 0;
@@ -101,21 +101,25 @@ void rr_engine_stop(struct rr_engine *engine)
 	engine->plan = NULL;
 }
 
-/* Say who we are, see who they are. No transfer starts before all peers of the plan are known. */
+/*
+ * Say who we are, see who they are, over each link: a key of memory is a device's. No transfer starts before all peers
+ * of the plan are known.
+ */
 static rr_status open_links(struct rr_engine *engine, bool *moved)
 {
 	const struct rr_plan *plan = engine->plan;
 
-	for (; engine->opens_posted < plan->peer_count; engine->opens_posted++) {
-		struct rr_link *out = engine->out[plan->peers[engine->opens_posted]];
+	for (; engine->opens_posted < plan->link_total; engine->opens_posted++) {
+		struct rr_link *out = engine->out[plan->links[engine->opens_posted]];
 		rr_status status = out->ops->open_post(out, &engine->open, &plan->descriptor);
 		if (status != RR_OK)
 			return status;
 		*moved = true;
 	}
-	for (; engine->opens_seen < plan->peer_count; engine->opens_seen++) {
-		int32_t peer = plan->peers[engine->opens_seen];
-		struct rr_link *in = engine->in[peer], *out = engine->out[peer];
+	for (; engine->opens_seen < plan->link_total; engine->opens_seen++) {
+		uint32_t link = plan->links[engine->opens_seen];
+		struct rr_link *in = engine->in[link], *out = engine->out[link];
+		int32_t peer = out->peer;
 		const struct rr_open *theirs;
 		rr_status status = in->ops->open_peek(in, engine->op, &theirs);
 
@@ -153,7 +157,7 @@ static bool round_may_open(struct rr_engine *engine, uint64_t round)
 	for (uint32_t r = 0; r < rows->row_count; r++) {
 		const struct rr_row *row = &rows->rows[r];
 		for (int32_t i = row->send_begin; i < row->send_end; i++) {
-			struct rr_link *out = engine->out[rows->sends[i].peer];
+			struct rr_link *out = engine->out[rows->sends[i].link];
 			struct rr_send_state *send = rr_engine_send(engine, round, (uint32_t)i);
 			uint32_t slices = rr_engine_state(engine, round, r)->slices;
 			if (slices && out->ops->released(out) < send->first + slices)
@@ -204,11 +208,11 @@ static rr_status drain(struct rr_engine *engine)
 {
 	const struct rr_plan *plan = engine->plan;
 
-	for (uint32_t i = 0; i < plan->peer_count; i++) {
-		struct rr_link *out = engine->out[plan->peers[i]];
+	for (uint32_t i = 0; i < plan->link_total; i++) {
+		struct rr_link *out = engine->out[plan->links[i]];
 		if (out->held && out->ops->released(out) < out->sent) {
-			engine->waiting_peer = plan->peers[i];
-			rr_trace_wait(engine->trace, RR_TRACE_DRAIN, plan->peers[i]);
+			engine->waiting_peer = out->peer;
+			rr_trace_wait(engine->trace, RR_TRACE_DRAIN, out->peer);
 			return RR_AGAIN;
 		}
 	}
@@ -221,9 +225,8 @@ static rr_status move_links(struct rr_engine *engine)
 {
 	const struct rr_plan *plan = engine->plan;
 
-	for (uint32_t i = 0; i < plan->peer_count; i++) {
-		int32_t peer = plan->peers[i];
-		struct rr_link *out = engine->out[peer], *in = engine->in[peer];
+	for (uint32_t i = 0; i < plan->link_total; i++) {
+		struct rr_link *out = engine->out[plan->links[i]], *in = engine->in[plan->links[i]];
 		rr_status status = RR_OK;
 
 		if (out->ops->progress)
@@ -231,7 +234,7 @@ static rr_status move_links(struct rr_engine *engine)
 		if (status >= 0 && in->ops->progress)
 			status = in->ops->progress(in);
 		if (status < 0) {
-			engine->waiting_peer = peer;
+			engine->waiting_peer = out->peer;
 			return status;
 		}
 	}
@@ -243,8 +246,8 @@ static void flush_links(struct rr_engine *engine)
 	const struct rr_plan *plan = engine->plan;
 	bool fenced = false;
 
-	for (uint32_t i = 0; i < plan->peer_count; i++) {
-		struct rr_link *out = engine->out[plan->peers[i]], *in = engine->in[plan->peers[i]];
+	for (uint32_t i = 0; i < plan->link_total; i++) {
+		struct rr_link *out = engine->out[plan->links[i]], *in = engine->in[plan->links[i]];
 		if (!out->dirty && !in->dirty)
 			continue;
 		if (!fenced)
@@ -272,7 +275,7 @@ rr_status rr_engine_progress(struct rr_engine *engine, bool *moved)
 	}
 	if (engine->phase == RR_DRAINING && status == RR_OK)
 		status = drain(engine);
-	rr_trace_released(engine->trace, engine->out, engine->plan->peers, engine->plan->peer_count);
+	rr_trace_released(engine->trace, engine->out, engine->plan->links, engine->plan->link_total);
 	flush_links(engine);
 	if (status == RR_OK)
 		rr_engine_stop(engine);

@@ -66,7 +66,7 @@ struct rr_engine {
 	uint64_t op;
 	struct rr_buffer buffers[RR_BUFFER_COUNT];
 	struct rr_open open; /* our own */
-	uint32_t opens_posted; /* peers of the plan, in their order */
+	uint32_t opens_posted; /* links of the plan, in their order */
 	uint32_t opens_seen;
 	struct rr_place (*peer_places)[RR_BUFFER_COUNT]; /* [world] */
 	uint32_t *rows_sent, *rows_received;             /* [channels][world] rows that went over each link */

@@ -21,7 +21,7 @@ static bool sends_released(const struct rr_open_row *work, uint32_t earlier_row,
 	const struct rr_row *row = &work->plan->rows->rows[earlier_row];
 
 	for (int32_t i = row->send_begin; i < row->send_end; i++) {
-		struct rr_link *out = engine->out[work->plan->rows->sends[i].peer];
+		struct rr_link *out = engine->out[work->plan->rows->sends[i].link];
 		const struct rr_send_state *send = rr_engine_send(engine, work->round, (uint32_t)i);
 		if (send->sent < slices)
 			return false;

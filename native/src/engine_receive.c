@@ -7,7 +7,7 @@ static enum rr_mode receive_mode(const struct rr_open_row *work, const struct rr
 	const struct rr_row *row = work->row;
 	bool lands = row->action == RR_ACTION_COPY && row->buffer != RR_SCRATCH;
 
-	return rr_mode_choose(engine->in[receive->peer], &engine->peer_places[receive->peer][receive->source],
+	return rr_mode_choose(engine->in[receive->link], &engine->peer_places[receive->peer][receive->source],
 			      lands ? &engine->open.place[row->buffer] : NULL);
 }
 
@@ -22,8 +22,8 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 	slice->operand = row->operand_buffer >= 0 ? row->operand_at : -1;
 	for (uint32_t i = 0; i < count; i++) {
 		const struct rr_receive *receive = &work->plan->rows->receives[(uint32_t)row->receive_begin + i];
-		struct rr_link *in = engine->in[receive->peer];
-		uint32_t order = receive->order + (uint32_t)work->round * work->plan->rows->receives_from[receive->peer];
+		struct rr_link *in = engine->in[receive->link];
+		uint32_t order = receive->order + (uint32_t)work->round * work->plan->rows->receives_from[receive->link];
 		struct rr_transfer transfer;
 		uint64_t run = slice->bytes;
 
@@ -39,7 +39,7 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 		transfer.implied = rr_mode_implied(transfer.mode, receive->source);
 		transfer.piece_count = 0;
 
-		if (engine->rows_received[receive->peer] != order) {
+		if (engine->rows_received[receive->link] != order) {
 			engine->waiting_peer = receive->peer;
 			return RR_AGAIN;
 		}
@@ -52,14 +52,14 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 		}
 		if ((int32_t)at == slice->operand)
 			at++;
-		rr_trace_asked(engine->trace, receive->peer, transfer.mode);
+		rr_trace_asked(engine->trace, receive->link, transfer.mode);
 		rr_status status = in->ops->peek(in, &transfer, &slice->sources[at]);
 		if (status != RR_OK) {
 			engine->waiting_peer = receive->peer;
-			rr_trace_not_here(engine->trace, receive->peer);
+			rr_trace_not_here(engine->trace, receive->link);
 			return status;
 		}
-		slice->here_ns = rr_trace_here(engine->trace, receive->peer, transfer.mode);
+		slice->here_ns = rr_trace_here(engine->trace, receive->link, transfer.mode);
 		slice->landed = transfer.landing && slice->sources[at] == transfer.landing;
 		at++;
 	}

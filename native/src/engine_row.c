@@ -60,9 +60,9 @@ static void finish_slice(const struct rr_open_row *work, uint64_t fused)
 	uint64_t now_ns = rr_trace_slice(engine->trace, work->plan->rows,
 					 &(struct rr_trace_place){engine->op, work->index, number},
 					 (uint32_t)work->round, bytes, state->pass_begin_ns);
-	rr_trace_released(engine->trace, engine->out, work->plan->peers, work->plan->peer_count);
+	rr_trace_released(engine->trace, engine->out, work->plan->links, work->plan->link_total);
 	for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
-		struct rr_link *in = engine->in[work->plan->rows->receives[i].peer];
+		struct rr_link *in = engine->in[work->plan->rows->receives[i].link];
 		in->ops->release(in, bytes * rr_slice_width_received(row));
 	}
 	rr_slice_commit(work, fused, number, now_ns);
@@ -121,11 +121,11 @@ static void let_links_go(const struct rr_open_row *work)
 		bool heads = true;
 		for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
 			const struct rr_receive *receive = &rows->receives[i];
-			heads = heads && engine->rows_received[receive->peer] ==
-						 receive->order + (uint32_t)work->round * rows->receives_from[receive->peer];
+			heads = heads && engine->rows_received[receive->link] ==
+						 receive->order + (uint32_t)work->round * rows->receives_from[receive->link];
 		}
 		for (int32_t i = row->receive_begin; heads && i < row->receive_end; i++)
-			engine->rows_received[rows->receives[i].peer]++;
+			engine->rows_received[rows->receives[i].link]++;
 		state->received_all = heads;
 	}
 	through = through && state->received_all;
@@ -133,8 +133,8 @@ static void let_links_go(const struct rr_open_row *work)
 		const struct rr_send *send = &rows->sends[i];
 		struct rr_send_state *sent = rr_engine_send(engine, work->round, (uint32_t)i);
 		if (sent->sent == state->slices && state->done == state->slices &&
-		    engine->rows_sent[send->peer] == send->order + (uint32_t)work->round * rows->sends_to[send->peer]) {
-			engine->rows_sent[send->peer]++;
+		    engine->rows_sent[send->link] == send->order + (uint32_t)work->round * rows->sends_to[send->link]) {
+			engine->rows_sent[send->link]++;
 			sent->sent = RR_SENT_ALL;
 		}
 		through = through && sent->sent == RR_SENT_ALL;

@@ -9,7 +9,7 @@ static enum rr_mode send_mode(const struct rr_open_row *work, const struct rr_se
 	struct rr_engine *engine = work->engine;
 	bool lands = send->lands >= 0 && send->lands != RR_SCRATCH;
 
-	return rr_mode_choose(engine->out[send->peer], &engine->open.place[work->row->buffer],
+	return rr_mode_choose(engine->out[send->link], &engine->open.place[work->row->buffer],
 			      lands ? &engine->peer_places[send->peer][send->lands] : NULL);
 }
 
@@ -41,7 +41,7 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 
 	/* Not by one initializer: that would clear the pieces, too. */
 	transfer->op = work->engine->op;
-	transfer->order = send->order + (uint32_t)work->round * work->plan->rows->sends_to[send->peer];
+	transfer->order = send->order + (uint32_t)work->round * work->plan->rows->sends_to[send->link];
 	transfer->slice = number;
 	transfer->bytes = bytes * rr_slice_width(work->row);
 	transfer->row_bytes = rr_slice_row_bytes(work);
@@ -53,7 +53,7 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 	transfer->alike = 1;
 	transfer->given = NULL;
 	transfer->piece_count = 0;
-	if (work->engine->out[send->peer]->kind != RR_LINK_MAPPED)
+	if (work->engine->out[send->link]->kind != RR_LINK_MAPPED)
 		fill_pieces(work, offset, transfer);
 }
 
@@ -61,7 +61,7 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 void rr_slice_abort(const struct rr_open_row *work, uint64_t fused)
 {
 	for (uint32_t i = 0; fused; i++, fused >>= 1) {
-		struct rr_link *out = work->engine->out[work->plan->rows->sends[(uint32_t)work->row->send_begin + i].peer];
+		struct rr_link *out = work->engine->out[work->plan->rows->sends[(uint32_t)work->row->send_begin + i].link];
 		if (fused & 1)
 			out->ops->abort(out);
 	}
@@ -80,13 +80,13 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 	for (uint32_t i = 0; i < count && i < RR_SENDS_FUSED_MAX; i++) {
 		uint32_t at = (uint32_t)row->send_begin + i;
 		const struct rr_send *send = &work->plan->rows->sends[at];
-		struct rr_link *out = engine->out[send->peer];
+		struct rr_link *out = engine->out[send->link];
 		struct rr_transfer transfer;
 		void *place = NULL;
 
 		fill_transfer(work, send, slice->number, slice->offset, slice->bytes, &transfer);
 		if (rr_engine_send(engine, work->round, at)->sent != slice->number ||
-		    engine->rows_sent[send->peer] != transfer.order) {
+		    engine->rows_sent[send->link] != transfer.order) {
 			all = false;
 			continue;
 		}
@@ -135,8 +135,8 @@ void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t nu
 		struct rr_transfer transfer;
 
 		fill_transfer(work, send, number, offset, bytes, &transfer);
-		rr_trace_sent(engine->trace, engine->out[send->peer], &transfer, work->index, 0, now_ns);
-		commit_transfer(sent, engine->out[send->peer], &transfer);
+		rr_trace_sent(engine->trace, engine->out[send->link], send->link, &transfer, work->index, 0, now_ns);
+		commit_transfer(sent, engine->out[send->link], &transfer);
 	}
 }
 
@@ -171,7 +171,7 @@ static rr_status send_slice(const struct rr_open_row *work, uint32_t at)
 	struct rr_engine *engine = work->engine;
 	const struct rr_send *send = &work->plan->rows->sends[at];
 	struct rr_send_state *sent = rr_engine_send(engine, work->round, at);
-	struct rr_link *out = engine->out[send->peer];
+	struct rr_link *out = engine->out[send->link];
 	uint64_t offset = rr_slice_offset(work, sent->sent);
 	uint32_t bytes = rr_slice_bytes(work, offset);
 	struct rr_transfer transfer;
@@ -180,12 +180,12 @@ static rr_status send_slice(const struct rr_open_row *work, uint32_t at)
 
 	fill_transfer(work, send, sent->sent, offset, bytes, &transfer);
 	if (!sent->pending) {
-		if (engine->rows_sent[send->peer] != transfer.order)
+		if (engine->rows_sent[send->link] != transfer.order)
 			return RR_AGAIN;
 		status = transfer.implied ? RR_OK : out->ops->reserve(out, &transfer, &place);
 		if (status != RR_OK) {
 			engine->waiting_peer = send->peer;
-			rr_trace_no_credit(engine->trace, send->peer);
+			rr_trace_no_credit(engine->trace, send->link);
 			return status;
 		}
 		sent->token = 0;
@@ -202,7 +202,7 @@ static rr_status send_slice(const struct rr_open_row *work, uint32_t at)
 	if (!engine->device->ops->ready(engine->device, sent->token))
 		return RR_AGAIN;
 	sent->pending = false;
-	rr_trace_sent(engine->trace, out, &transfer, work->index, sent->begin_ns, 0);
+	rr_trace_sent(engine->trace, out, send->link, &transfer, work->index, sent->begin_ns, 0);
 	commit_transfer(sent, out, &transfer);
 	return RR_OK;
 }

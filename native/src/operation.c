@@ -141,8 +141,9 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 	enter(comm, work);
 	for (uint32_t i = 0; i < plan->peer_count; i++) {
 		int32_t peer = plan->peers[i];
-		comm->sent_before[peer] = comm->engine.out[peer]->bytes;
-		comm->received_before[peer] = comm->engine.in[peer]->bytes;
+		rr_link_stats moved = rr_comm_moved(comm, peer);
+		comm->sent_before[peer] = moved.sent_bytes;
+		comm->received_before[peer] = moved.received_bytes;
 	}
 	rr_note32(&work->state, RR_WORK_RUNNING);
 	return RR_OK;
@@ -153,8 +154,9 @@ static void count_engine(struct rr_comm *comm, const struct rr_plan *plan, rr_ru
 	for (uint32_t i = 0; i < plan->peer_count; i++) {
 		int32_t peer = plan->peers[i];
 		rr_link_stats *link = &comm->link_stats[peer];
-		link->sent_bytes = comm->engine.out[peer]->bytes - comm->sent_before[peer];
-		link->received_bytes = comm->engine.in[peer]->bytes - comm->received_before[peer];
+		rr_link_stats moved = rr_comm_moved(comm, peer);
+		link->sent_bytes = moved.sent_bytes - comm->sent_before[peer];
+		link->received_bytes = moved.received_bytes - comm->received_before[peer];
 		stats->sent_bytes += link->sent_bytes;
 		stats->received_bytes += link->received_bytes;
 	}

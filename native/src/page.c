@@ -56,14 +56,16 @@ uint64_t rr_descriptor_hash(const struct rr_descriptor *descriptor)
 static bool same_call(const struct rr_descriptor *a, const struct rr_descriptor *b)
 {
 	return a->collective == b->collective && a->count == b->count && a->dtype == b->dtype && a->redop == b->redop &&
-	       a->scale == b->scale && a->root == b->root && memcmp(a->algorithm, b->algorithm, sizeof(a->algorithm)) == 0;
+	       a->scale == b->scale && a->root == b->root && a->channels == b->channels && memcmp(a->algorithm, b->algorithm, sizeof(a->algorithm)) == 0;
 }
 
 void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_descriptor *other, char *text,
 			size_t size)
 {
-	char reduction[64] = "", scale[48] = "", root[32] = "", cut[160] = "", costs[48] = "";
+	char reduction[64] = "", scale[48] = "", root[32] = "", cut[160] = "", costs[48] = "", channels[32] = "";
 
+	if (descriptor->channels != other->channels)
+		snprintf(channels, sizeof(channels), " in %u channel%s", descriptor->channels, descriptor->channels == 1 ? "" : "s");
 	if (descriptor->costs != other->costs)
 		snprintf(costs, sizeof(costs), ", chosen by the costs %08x", descriptor->costs);
 	if (descriptor->collective == RR_BARRIER) {
@@ -86,7 +88,7 @@ void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_
 			 rr_dtype_name((rr_dtype)descriptor->dtype), descriptor->algorithm, cut);
 		return;
 	}
-	snprintf(text, size, "%s of %llu %s elements%s%s%s, algorithm %.24s%s%s", rr_collective_name(descriptor->collective),
+	snprintf(text, size, "%s of %llu %s elements%s%s%s, algorithm %.24s%s%s%s", rr_collective_name(descriptor->collective),
 		 (unsigned long long)descriptor->count, rr_dtype_name((rr_dtype)descriptor->dtype), reduction, scale, root,
-		 descriptor->algorithm, cut, costs);
+		 descriptor->algorithm, channels, cut, costs);
 }

@@ -36,6 +36,8 @@ static rr_status check_spec(int32_t rank, int32_t world, const rr_plan_spec *spe
 	for (uint32_t c = 0; c < rows->chunk_count; c++)
 		if (spec->chunk_offsets[c] > spec->chunk_offsets[c + 1])
 			return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets[%u] is above its successor", c);
+	if ((spec->collective == RR_REDUCE_SCATTER || spec->collective == RR_ALL_GATHER) && rows->chunk_count % rows->world)
+		return rr_fail(RR_ERR_ARGUMENT, "%u chunks do not fall to %u ranks alike", rows->chunk_count, rows->world);
 	if (spec->chunk_offsets[0] != 0 || spec->chunk_offsets[rows->chunk_count] != spec->count)
 		return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets must run from 0 to count");
 	if (spec->collective == RR_ALL_TO_ALL && rows->chunk_count != (uint64_t)world * (uint64_t)world)
@@ -68,18 +70,27 @@ static rr_status check_rows(const struct rr_schedule *rows, uint32_t round_count
 
 static rr_status find_peers(struct rr_plan *plan, int32_t world)
 {
+	const struct rr_schedule *rows = plan->rows;
+
 	plan->peers = calloc((size_t)world, sizeof(*plan->peers));
-	if (!plan->peers)
+	plan->links = calloc(rows->link_count, sizeof(*plan->links));
+	if (!plan->peers || !plan->links)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan");
-	for (int32_t r = 0; r < world; r++)
-		if (plan->rows->sends_to[r] || plan->rows->receives_from[r])
+	for (int32_t r = 0; r < world; r++) {
+		uint32_t before = plan->link_total;
+		for (uint32_t link = (uint32_t)r; link < rows->link_count; link += (uint32_t)world)
+			if (rows->sends_to[link] || rows->receives_from[link])
+				plan->links[plan->link_total++] = link;
+		if (plan->link_total > before)
 			plan->peers[plan->peer_count++] = r;
+	}
 	return RR_OK;
 }
 
 static void find_buffers(struct rr_plan *plan, int32_t rank)
 {
 	const struct rr_schedule *rows = plan->rows;
+	uint32_t parts = rows->chunk_count / rows->world; /* chunks a rank, of those whose chunks belong to ranks */
 	uint64_t cell = 0;
 
 	for (uint32_t r = 0; r < rows->row_count; r++) {
@@ -101,12 +112,12 @@ static void find_buffers(struct rr_plan *plan, int32_t rank)
 	plan->input_end = plan->vector_bytes;
 	plan->output_end = plan->vector_bytes;
 	if (plan->descriptor.collective == RR_REDUCE_SCATTER || plan->descriptor.collective == RR_SCATTER) {
-		plan->output_begin = plan->chunk_offsets[rank];
-		plan->output_end = plan->chunk_offsets[rank + 1];
+		plan->output_begin = plan->chunk_offsets[(uint32_t)rank * parts];
+		plan->output_end = plan->chunk_offsets[((uint32_t)rank + 1) * parts];
 	}
 	if (plan->descriptor.collective == RR_ALL_GATHER || plan->descriptor.collective == RR_GATHER) {
-		plan->input_begin = plan->chunk_offsets[rank];
-		plan->input_end = plan->chunk_offsets[rank + 1];
+		plan->input_begin = plan->chunk_offsets[(uint32_t)rank * parts];
+		plan->input_end = plan->chunk_offsets[((uint32_t)rank + 1) * parts];
 	}
 	/* What only the root has. */
 	if (plan->descriptor.collective == RR_GATHER && !plan->uses[RR_OUTPUT])
@@ -140,10 +151,12 @@ static void describe(struct rr_plan *plan, const rr_plan_spec *spec, uint64_t sl
 	descriptor->mailbox = spec->mailbox;
 	memcpy(descriptor->algorithm, spec->algorithm, sizeof(descriptor->algorithm));
 	descriptor->costs = spec->costs;
+	descriptor->channels = spec->mailbox ? 1 : (uint8_t)rr_schedule_channel_count(spec->schedule);
 	descriptor->hash = rr_descriptor_hash(descriptor);
 }
 
-static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_t slot_bytes, const rr_plan_spec *spec)
+static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_t slot_bytes, const uint32_t *channels,
+		      const rr_plan_spec *spec)
 {
 	uint64_t slice_bytes = spec->slice_bytes ? spec->slice_bytes : slot_bytes;
 	uint32_t chunk_count = spec->schedule->chunk_count;
@@ -180,6 +193,8 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 		plan->chunk_offsets[c] = spec->chunk_offsets[c] * plan->element_bytes;
 	rr_status status = check_rows(plan->rows, plan->round_count, spec->wide != 0);
 	if (status >= 0)
+		status = rr_schedule_bind(plan->rows, channels);
+	if (status >= 0)
 		status = find_peers(plan, world);
 	if (status < 0)
 		return status;
@@ -199,11 +214,12 @@ void rr_plan_unmake(struct rr_plan *plan)
 	free(plan->staged);
 	free(plan->extents);
 	free(plan->starts);
+	free(plan->links);
 	free(plan);
 }
 
-rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const rr_plan_spec *spec,
-		       struct rr_plan **out)
+rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const uint32_t *channels,
+		       const rr_plan_spec *spec, struct rr_plan **out)
 {
 	rr_status status = check_spec(rank, world, spec);
 	struct rr_plan *plan;
@@ -213,7 +229,7 @@ rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const r
 	plan = calloc(1, sizeof(*plan));
 	if (!plan)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan");
-	status = fill(plan, rank, world, slot_bytes, spec);
+	status = fill(plan, rank, world, slot_bytes, channels, spec);
 	if (status < 0) {
 		rr_plan_unmake(plan);
 		return status;
@@ -271,7 +287,7 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
 	rr_status status = rr_comm_usable(comm);
 
 	if (status >= 0)
-		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, spec, &plan);
+		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, comm->edge_channels, spec, &plan);
 	if (status < 0)
 		return status;
 	status = rr_stage_find(comm, plan);

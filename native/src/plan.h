@@ -37,6 +37,8 @@ struct rr_plan {
 	bool mailbox;
 	int32_t *peers; /* that this rank has links to in this schedule */
 	uint32_t peer_count;
+	uint32_t *links; /* all of them, as the rows number them: channel * world + peer */
+	uint32_t link_total;
 	bool far; /* some of them are on other nodes */
 	bool uses[RR_BUFFER_COUNT]; /* which buffers this rank's rows touch */
 	struct rr_range *staged; /* of INPUT: what ranks of this node read; see stage.h */
@@ -62,9 +64,9 @@ struct rr_plan {
 	struct rr_place place[2];
 };
 
-/* A plan without a communicator: the engine alone needs no more. */
-rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const rr_plan_spec *spec,
-		       struct rr_plan **out);
+/* A plan without a communicator: the engine alone needs no more. channels: see rr_schedule_bind(). */
+rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const uint32_t *channels,
+		       const rr_plan_spec *spec, struct rr_plan **out);
 void rr_plan_unmake(struct rr_plan *plan);
 
 static inline uint64_t rr_plan_chunk_bytes(const struct rr_plan *plan, uint32_t chunk)

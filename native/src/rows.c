@@ -9,6 +9,7 @@
 #include "status.h"
 
 #define HEADER_BYTES 64u
+#define FLAGS_MAX ((1 << RR_ROW_CHANNEL_SHIFT) - 1)
 #define ROW_WORDS 16u
 #define FILE_HEADER_BYTES 40u
 #define FILE_BYTES_MAX (1ull << 32)
@@ -58,16 +59,22 @@ uint32_t rr_schedule_chunk_count(const rr_schedule *schedule)
 	return schedule->chunk_count;
 }
 
+uint32_t rr_schedule_channel_count(const struct rr_schedule *schedule)
+{
+	uint32_t count = 1;
+
+	for (uint32_t r = 0; r < schedule->row_count; r++)
+		count = rr_row_channel(&schedule->rows[r]) >= count ? rr_row_channel(&schedule->rows[r]) + 1 : count;
+	return count;
+}
+
 static bool allocate(rr_schedule *schedule)
 {
 	schedule->rows = calloc((size_t)schedule->row_count + 1, sizeof(*schedule->rows));
 	schedule->receives = calloc((size_t)schedule->receive_count + 1, sizeof(*schedule->receives));
 	schedule->sends = calloc((size_t)schedule->send_count + 1, sizeof(*schedule->sends));
 	schedule->afters = calloc((size_t)schedule->after_count + 1, sizeof(*schedule->afters));
-	schedule->sends_to = calloc(schedule->world, sizeof(uint32_t));
-	schedule->receives_from = calloc(schedule->world, sizeof(uint32_t));
-	return schedule->rows && schedule->receives && schedule->sends && schedule->afters &&
-	       schedule->sends_to && schedule->receives_from;
+	return schedule->rows && schedule->receives && schedule->sends && schedule->afters;
 }
 
 static rr_status decode_header(rr_schedule *schedule, const uint8_t *bytes, size_t size)
@@ -142,7 +149,9 @@ static rr_status check_row(const rr_schedule *schedule, uint32_t index)
 		  range_ok(row->receive_begin, row->receive_end, schedule->receive_count) &&
 		  range_ok(row->send_begin, row->send_end, schedule->send_count) &&
 		  range_ok(row->after_begin, row->after_end, schedule->after_count) &&
-		  (row->flags & ~(RR_ROW_FIRST | RR_ROW_LAST | RR_ROW_TRANSIT | RR_ROW_WIDE | RR_ROW_TAKES_WIDE)) == 0;
+		  (row->flags & FLAGS_MAX & ~(RR_ROW_FIRST | RR_ROW_LAST | RR_ROW_TRANSIT | RR_ROW_WIDE |
+						   RR_ROW_TAKES_WIDE)) == 0 &&
+		  rr_row_channel(row) < RR_CHANNELS_MAX;
 
 	if (ok) {
 		switch ((enum rr_action)row->action) {
@@ -164,25 +173,22 @@ static rr_status check_row(const rr_schedule *schedule, uint32_t index)
 	return RR_OK;
 }
 
-/* Checks peers and counts each row's place on its links: the k-th send meets the k-th receive. */
-static rr_status check_peers(rr_schedule *schedule)
+static rr_status check_peers(const rr_schedule *schedule)
 {
 	for (uint32_t r = 0; r < schedule->row_count; r++) {
 		const struct rr_row *row = &schedule->rows[r];
 		for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
-			struct rr_receive *receive = &schedule->receives[i];
+			const struct rr_receive *receive = &schedule->receives[i];
 			if (receive->peer < 0 || (uint32_t)receive->peer >= schedule->world ||
 			    (uint32_t)receive->peer == schedule->rank || !buffer_ok(receive->source))
 				return rr_fail(RR_ERR_SCHEDULE, "row %u receives from rank %d", r, receive->peer);
-			receive->order = schedule->receives_from[receive->peer]++;
 		}
 		for (int32_t i = row->send_begin; i < row->send_end; i++) {
-			struct rr_send *send = &schedule->sends[i];
+			const struct rr_send *send = &schedule->sends[i];
 			if (send->peer < 0 || (uint32_t)send->peer >= schedule->world ||
 			    (uint32_t)send->peer == schedule->rank || send->lands < -1 ||
 			    send->lands >= RR_BUFFER_COUNT)
 				return rr_fail(RR_ERR_SCHEDULE, "row %u sends to rank %d", r, send->peer);
-			send->order = schedule->sends_to[send->peer]++;
 		}
 	}
 	return RR_OK;
@@ -198,9 +204,9 @@ static void decode_tables(rr_schedule *schedule, const uint8_t *bytes)
 		memcpy(&schedule->rows[r], words, sizeof(words));
 	}
 	for (uint32_t i = 0; i < schedule->receive_count; i++, bytes += 8)
-		schedule->receives[i] = (struct rr_receive){load_int(bytes), load_int(bytes + 4), 0};
+		schedule->receives[i] = (struct rr_receive){.peer = load_int(bytes), .source = load_int(bytes + 4)};
 	for (uint32_t i = 0; i < schedule->send_count; i++, bytes += 8)
-		schedule->sends[i] = (struct rr_send){load_int(bytes), load_int(bytes + 4), 0};
+		schedule->sends[i] = (struct rr_send){.peer = load_int(bytes), .lands = load_int(bytes + 4)};
 	for (uint32_t i = 0; i < schedule->after_count; i++, bytes += 8)
 		schedule->afters[i] = (struct rr_after){load_int(bytes), load_int(bytes + 4)};
 }
@@ -258,12 +264,46 @@ struct rr_schedule *rr_schedule_copy(const struct rr_schedule *from)
 	to->receives = copy_array(from->receives, from->receive_count, sizeof(*to->receives));
 	to->sends = copy_array(from->sends, from->send_count, sizeof(*to->sends));
 	to->afters = copy_array(from->afters, from->after_count, sizeof(*to->afters));
-	to->sends_to = copy_array(from->sends_to, from->world, sizeof(uint32_t));
-	to->receives_from = copy_array(from->receives_from, from->world, sizeof(uint32_t));
-	if (to->rows && to->receives && to->sends && to->afters && to->sends_to && to->receives_from)
+	to->sends_to = NULL;
+	to->receives_from = NULL;
+	to->link_count = 0;
+	if (to->rows && to->receives && to->sends && to->afters)
 		return to;
 	rr_schedule_free(to);
 	return NULL;
+}
+
+static uint32_t link_of(const struct rr_schedule *schedule, const struct rr_row *row, int32_t peer,
+			const uint32_t *channels)
+{
+	return (channels ? rr_row_channel(row) % channels[peer] : 0) * schedule->world + (uint32_t)peer;
+}
+
+rr_status rr_schedule_bind(struct rr_schedule *schedule, const uint32_t *channels)
+{
+	uint32_t most = 1;
+
+	for (uint32_t r = 0; channels && r < schedule->world; r++)
+		most = channels[r] > most ? channels[r] : most;
+	schedule->sends_to = calloc((size_t)schedule->world * most, sizeof(uint32_t));
+	schedule->receives_from = calloc((size_t)schedule->world * most, sizeof(uint32_t));
+	if (!schedule->sends_to || !schedule->receives_from)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for the links of %u ranks", schedule->world);
+	schedule->link_count = schedule->world * most;
+	for (uint32_t r = 0; r < schedule->row_count; r++) {
+		const struct rr_row *row = &schedule->rows[r];
+		for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
+			struct rr_receive *receive = &schedule->receives[i];
+			receive->link = link_of(schedule, row, receive->peer, channels);
+			receive->order = schedule->receives_from[receive->link]++;
+		}
+		for (int32_t i = row->send_begin; i < row->send_end; i++) {
+			struct rr_send *send = &schedule->sends[i];
+			send->link = link_of(schedule, row, send->peer, channels);
+			send->order = schedule->sends_to[send->link]++;
+		}
+	}
+	return RR_OK;
 }
 
 static rr_status read_whole(const char *path, uint8_t **bytes, size_t *size)

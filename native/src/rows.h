@@ -16,7 +16,7 @@
 
 #define RR_RANK_MAGIC 0x31535252u /* "RRS1" */
 #define RR_FILE_MAGIC 0x46535252u /* "RRSF" */
-#define RR_ROWS_VERSION 1u
+#define RR_ROWS_VERSION 2u
 #define RR_WORLD_MAX 65536u
 #define RR_TABLE_MAX (1u << 24) /* rows, receives, sends or dependencies of one rank */
 
@@ -29,19 +29,22 @@ enum rr_row_flag {
 	RR_ROW_WIDE = 8,    /* dst and its sends are float32, though the vector is of 16-bit floats */
 	RR_ROW_TAKES_WIDE = 16 /* the receives are float32 */
 };
+#define RR_ROW_CHANNEL_SHIFT 16 /* of row.flags: above it stands the row's channel */
 
 enum rr_after_kind { RR_AFTER_DONE = 0, RR_AFTER_RELEASED = 1 };
 
 struct rr_receive {
 	int32_t peer;
 	int32_t source; /* the sender's buffer */
-	uint32_t order; /* this is the order-th receive from that peer; set here */
+	uint32_t order; /* this is the order-th receive over that link; both by rr_schedule_bind() */
+	uint32_t link;
 };
 
 struct rr_send {
 	int32_t peer;
 	int32_t lands;  /* the receiver's buffer if its row only lands the bytes, else -1 */
-	uint32_t order; /* this is the order-th send to that peer; set here */
+	uint32_t order; /* this is the order-th send over that link; both by rr_schedule_bind() */
+	uint32_t link;
 };
 
 struct rr_after {
@@ -75,11 +78,27 @@ struct rr_schedule {
 	struct rr_receive *receives;
 	struct rr_send *sends;
 	struct rr_after *afters;
-	uint32_t *sends_to;      /* [world] sends of one run to each peer */
-	uint32_t *receives_from; /* [world] */
+	uint32_t link_count;     /* of the tables below; 0 before rr_schedule_bind() */
+	uint32_t *sends_to;      /* [link_count] sends of one run over each link */
+	uint32_t *receives_from; /* [link_count] */
 };
 
-/* A deep copy; the caller frees it by rr_schedule_free(). NULL without memory. */
+static inline uint32_t rr_row_channel(const struct rr_row *row)
+{
+	return (uint32_t)row->flags >> RR_ROW_CHANNEL_SHIFT;
+}
+
+/* One more than the largest channel of this rank's rows. */
+uint32_t rr_schedule_channel_count(const struct rr_schedule *schedule);
+
+/*
+ * Give every send and receive its link, and its place in the order of that link: the k-th send meets the k-th receive.
+ * channels: [world] links of each edge; channel c of a row goes over link c modulo these, numbered
+ * (that) * world + peer. NULL: one each.
+ */
+rr_status rr_schedule_bind(struct rr_schedule *schedule, const uint32_t *channels);
+
+/* A deep copy, not bound; the caller frees it by rr_schedule_free(). NULL without memory. */
 struct rr_schedule *rr_schedule_copy(const struct rr_schedule *schedule);
 
 #endif

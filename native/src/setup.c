@@ -130,6 +130,8 @@ static rr_status open_links(struct rr_comm *comm, const struct rr_hello *hellos)
 	rr_status status = RR_OK;
 
 	for (int32_t r = 0; r < comm->world && status >= 0; r++) {
+		/* Memory has no second rail: all channels share the one link. */
+		comm->edge_channels[r] = r == comm->rank || rr_shm_has(&comm->shm, r) ? 1 : comm->options.channels;
 		if (r == comm->rank)
 			comm->pages[r] = comm->shm.page;
 		else

@@ -147,14 +147,17 @@ static rr_status run_world(struct rr_sim *sim, struct rank_state *states, void *
 static rr_status build(struct rr_sim *sim, const rr_plan_spec *plan_spec, const rr_schedule *const *schedules,
 		       struct rank_state *states)
 {
+	uint32_t channels = sim->spec.channels ? sim->spec.channels : 1;
 	rr_status status = RR_OK;
 
+	for (int32_t r = 0; r < sim->world; r++)
+		sim->channels[r] = channels;
 	for (int32_t r = 0; r < sim->world && status == RR_OK; r++) {
 		rr_plan_spec spec = *plan_spec;
 		spec.schedule = schedules[r];
-		status = rr_plan_make(r, sim->world, sim->spec.slot_bytes, &spec, &sim->plans[r]);
+		status = rr_plan_make(r, sim->world, sim->spec.slot_bytes, sim->channels, &spec, &sim->plans[r]);
 		if (status == RR_OK)
-			status = rr_engine_init(&sim->engines[r], r, sim->world, 1);
+			status = rr_engine_init(&sim->engines[r], r, sim->world, channels);
 		if (status != RR_OK)
 			return status;
 		sim->engines[r].device = rr_sim_device_of(sim->devices, r);
@@ -162,9 +165,11 @@ static rr_status build(struct rr_sim *sim, const rr_plan_spec *plan_spec, const 
 			states[r].scratch = calloc(1, sim->plans[r]->scratch_bytes);
 	}
 	for (int32_t r = 0; r < sim->world; r++)
-		for (int32_t p = 0; p < sim->world && status == RR_OK; p++)
+		for (int32_t i = 0; i < sim->world * (int32_t)channels && status == RR_OK; i++) {
+			int32_t p = i % sim->world, base = i - p;
 			if (p != r)
-				status = rr_link_sim_open(sim, r, p, &sim->engines[r].out[p], &sim->engines[p].in[r]);
+				status = rr_link_sim_open(sim, r, p, &sim->engines[r].out[i], &sim->engines[p].in[base + r]);
+		}
 	return status;
 }
 
@@ -176,18 +181,21 @@ rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec 
 	struct rank_state *states;
 	rr_status status = RR_OK;
 
-	if (world < 1 || spec->slot_bytes < 4096 || spec->operations > RR_SIM_OPERATIONS_MAX)
-		return rr_fail(RR_ERR_ARGUMENT, "world %d, slot_bytes %llu, operations %u: accepted are at least 1 and 4096, at most %u",
-			       world, (unsigned long long)spec->slot_bytes, spec->operations, RR_SIM_OPERATIONS_MAX);
+	if (world < 1 || spec->slot_bytes < 4096 || spec->operations > RR_SIM_OPERATIONS_MAX || spec->channels > RR_CHANNELS_MAX)
+		return rr_fail(RR_ERR_ARGUMENT,
+			       "world %d, slot_bytes %llu, operations %u, channels %u: accepted are at least 1 and 4096, at most %u and %u",
+			       world, (unsigned long long)spec->slot_bytes, spec->operations, spec->channels, RR_SIM_OPERATIONS_MAX,
+			       RR_CHANNELS_MAX);
 	states = calloc((size_t)world, sizeof(*states));
 	sim.engines = calloc((size_t)world, sizeof(*sim.engines));
+	sim.channels = calloc((size_t)world, sizeof(*sim.channels));
 	sim.plans = calloc((size_t)world, sizeof(*sim.plans));
 	sim.common = calloc((size_t)world, sizeof(*sim.common));
 	sim.devices = rr_sim_devices_new(&sim);
 	sim.result.stuck_rank = -1;
 	sim.result.stuck_row = -1;
 	sim.result.blamed = -1;
-	if (!states || !sim.engines || !sim.plans || !sim.common || !sim.devices)
+	if (!states || !sim.channels || !sim.engines || !sim.plans || !sim.common || !sim.devices)
 		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for a simulated world of %d ranks", world);
 	if (status == RR_OK)
 		status = build(&sim, plan_spec, schedules, states);
@@ -206,6 +214,7 @@ rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec 
 	rr_sim_devices_free(sim.devices);
 	free(sim.common);
 	free(sim.plans);
+	free(sim.channels);
 	free(sim.engines);
 	free(states);
 	return status;

@@ -24,6 +24,7 @@ struct rr_sim {
 	struct rr_sim_device *devices; /* [world] */
 	struct rr_plan **plans;      /* [world] */
 	struct rr_sim_common **common; /* [world] the slot that the rank's links were last given together; link_sim.c */
+	uint32_t *channels;          /* [world] links of each edge */
 	rr_sim_result result;
 };
 

@@ -9,7 +9,7 @@
 _Static_assert(sizeof(rr_trace_record) == 48, "Python reads records by this layout");
 _Static_assert((RR_TRACE_FLIGHT & (RR_TRACE_FLIGHT - 1)) == 0, "positions in a queue are masked");
 
-rr_status rr_trace_make(int32_t world, uint64_t record_count, struct rr_trace **out)
+rr_status rr_trace_make(int32_t world, uint32_t channels, uint64_t record_count, struct rr_trace **out)
 {
 	struct rr_trace *trace = calloc(1, sizeof(*trace));
 	uint64_t room = 1;
@@ -24,11 +24,12 @@ rr_status rr_trace_make(int32_t world, uint64_t record_count, struct rr_trace **
 		room *= 2;
 	if (!trace)
 		goto no_memory;
-	trace->world = world;
+	trace->world = (uint32_t)world;
+	trace->link_count = (uint32_t)world * channels;
 	trace->room = room;
 	trace->records = malloc(room * sizeof(*trace->records));
-	trace->out = calloc((size_t)world, sizeof(*trace->out));
-	trace->in = calloc((size_t)world, sizeof(*trace->in));
+	trace->out = calloc(trace->link_count, sizeof(*trace->out));
+	trace->in = calloc(trace->link_count, sizeof(*trace->in));
 	if (!trace->records || !trace->out || !trace->in)
 		goto no_memory;
 	/* Touched now: else the first pass over the ring would measure page faults. */
@@ -45,8 +46,8 @@ void rr_trace_free(struct rr_trace *trace)
 {
 	if (!trace)
 		return;
-	for (int32_t r = 0; trace->out && r < trace->world; r++)
-		free(trace->out[r].flight);
+	for (uint32_t i = 0; trace->out && i < trace->link_count; i++)
+		free(trace->out[i].flight);
 	free(trace->out);
 	free(trace->in);
 	free(trace->records);
@@ -107,6 +108,12 @@ void rr_trace_note_waited(struct rr_trace *trace, uint64_t op)
 
 /* ---- slices ---- */
 
+/* The channel of a link, as a record's flags tell it. */
+static uint16_t channel_flag(const struct rr_trace *trace, uint32_t link)
+{
+	return (uint16_t)(link / trace->world << RR_TRACE_CHANNEL_SHIFT);
+}
+
 static rr_trace_record record_of(enum rr_trace_kind kind, const struct rr_trace_place *place, int32_t peer,
 				 uint32_t bytes, uint64_t begin_ns, uint64_t end_ns)
 {
@@ -127,12 +134,13 @@ uint64_t rr_trace_note_slice(struct rr_trace *trace, const struct rr_schedule *r
 	}
 	for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
 		const struct rr_receive *receive = &rows->receives[i];
-		struct rr_trace_in *in = &trace->in[receive->peer];
+		struct rr_trace_in *in = &trace->in[receive->link];
 
 		if (in->here_ns) { /* else tracing began in between */
 			rr_trace_record got = record_of(RR_TRACE_RECEIVE, place, receive->peer, bytes, in->asked_ns, in->here_ns);
-			got.order = receive->order + round * rows->receives_from[receive->peer];
+			got.order = receive->order + round * rows->receives_from[receive->link];
 			got.detail = (uint8_t)in->mode;
+			got.flags = channel_flag(trace, receive->link);
 			put(trace, &got);
 		}
 		*in = (struct rr_trace_in){0};
@@ -140,14 +148,15 @@ uint64_t rr_trace_note_slice(struct rr_trace *trace, const struct rr_schedule *r
 	return now_ns;
 }
 
-void rr_trace_note_sent(struct rr_trace *trace, const struct rr_link *out, const struct rr_transfer *transfer,
+void rr_trace_note_sent(struct rr_trace *trace, const struct rr_link *out, uint32_t link, const struct rr_transfer *transfer,
 			uint32_t row, uint64_t copy_begin_ns, uint64_t now_ns)
 {
-	struct rr_trace_out *to = &trace->out[out->peer];
+	struct rr_trace_out *to = &trace->out[link];
 	struct rr_trace_place place = {.op = transfer->op, .row = row, .slice = transfer->slice};
 	rr_trace_record record = record_of(RR_TRACE_CREDIT, &place, out->peer, transfer->bytes, to->credit_ns, now_ns);
 
 	record.order = transfer->order;
+	record.flags = channel_flag(trace, link);
 	if (to->credit_ns) {
 		record.end_ns = copy_begin_ns ? copy_begin_ns : now_ns;
 		put(trace, &record);
@@ -177,14 +186,14 @@ void rr_trace_note_sent(struct rr_trace *trace, const struct rr_link *out, const
 	to->flight[to->tail++ & (RR_TRACE_FLIGHT - 1)] = record;
 }
 
-void rr_trace_note_released(struct rr_trace *trace, struct rr_link *const *out, const int32_t *peers,
-			    uint32_t peer_count)
+void rr_trace_note_released(struct rr_trace *trace, struct rr_link *const *out, const uint32_t *links,
+			    uint32_t link_total)
 {
 	uint64_t now_ns = 0;
 
-	for (uint32_t i = 0; i < peer_count; i++) {
-		struct rr_trace_out *to = &trace->out[peers[i]];
-		struct rr_link *link = out[peers[i]];
+	for (uint32_t i = 0; i < link_total; i++) {
+		struct rr_trace_out *to = &trace->out[links[i]];
+		struct rr_link *link = out[links[i]];
 		uint64_t released = to->head == to->tail ? 0 : link->ops->released(link);
 
 		for (; to->head != to->tail; to->head++) {
@@ -204,22 +213,24 @@ void rr_trace_note_left(struct rr_trace *trace, uint64_t op)
 
 	if (trace->wait_ns)
 		end_wait(trace, op, now_ns, RR_TRACE_LEFT);
-	for (int32_t r = 0; r < trace->world; r++) {
-		struct rr_trace_out *to = &trace->out[r];
-		struct rr_trace_in *in = &trace->in[r];
+	for (uint32_t i = 0; i < trace->link_count; i++) {
+		struct rr_trace_out *to = &trace->out[i];
+		struct rr_trace_in *in = &trace->in[i];
+		uint16_t flags = RR_TRACE_LEFT | channel_flag(trace, i);
+		int32_t r = (int32_t)(i % trace->world);
 
 		for (; to->head != to->tail; to->head++) {
 			rr_trace_record *sent = &to->flight[to->head & (RR_TRACE_FLIGHT - 1)];
 			sent->end_ns = now_ns;
-			sent->flags = RR_TRACE_LEFT;
+			sent->flags = flags;
 			put(trace, sent);
 		}
 		if (to->credit_ns)
 			put(trace, &(rr_trace_record){.begin_ns = to->credit_ns, .end_ns = now_ns, .op = (uint32_t)op, .row = -1,
-						      .peer = r, .kind = RR_TRACE_CREDIT, .flags = RR_TRACE_LEFT});
+						      .peer = r, .kind = RR_TRACE_CREDIT, .flags = flags});
 		if (in->asked_ns)
 			put(trace, &(rr_trace_record){.begin_ns = in->asked_ns, .end_ns = now_ns, .op = (uint32_t)op, .row = -1,
-						      .peer = r, .kind = RR_TRACE_RECEIVE, .flags = RR_TRACE_LEFT});
+						      .peer = r, .kind = RR_TRACE_RECEIVE, .flags = flags});
 		to->credit_ns = 0;
 		*in = (struct rr_trace_in){0};
 	}

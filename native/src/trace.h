@@ -44,9 +44,9 @@ struct rr_trace {
 	uint64_t room; /* a power of two */
 	uint64_t written, taken;
 	uint64_t lost;
-	int32_t world;
-	struct rr_trace_out *out; /* [world] */
-	struct rr_trace_in *in;   /* [world] */
+	uint32_t world, link_count; /* links: channel * world + peer */
+	struct rr_trace_out *out;   /* [link_count] */
+	struct rr_trace_in *in;     /* [link_count] */
 	uint64_t wait_ns; /* OPEN or DRAIN; 0: none */
 	int32_t wait_peer;
 	enum rr_trace_kind wait_kind;
@@ -60,7 +60,7 @@ struct rr_trace_place {
 };
 
 /* record_count: at least so many; 0: the default. */
-rr_status rr_trace_make(int32_t world, uint64_t record_count, struct rr_trace **out);
+rr_status rr_trace_make(int32_t world, uint32_t channels, uint64_t record_count, struct rr_trace **out);
 void rr_trace_free(struct rr_trace *trace);
 /* The oldest records, at most `room` of them, and forget them. */
 uint64_t rr_trace_take(struct rr_trace *trace, rr_trace_record *out, uint64_t room);
@@ -71,10 +71,10 @@ void rr_trace_note_wait(struct rr_trace *trace, enum rr_trace_kind kind, int32_t
 void rr_trace_note_waited(struct rr_trace *trace, uint64_t op);
 uint64_t rr_trace_note_slice(struct rr_trace *trace, const struct rr_schedule *rows, const struct rr_trace_place *place,
 			     uint32_t round, uint32_t bytes, uint64_t begin_ns);
-void rr_trace_note_sent(struct rr_trace *trace, const struct rr_link *out, const struct rr_transfer *transfer,
-			uint32_t row, uint64_t copy_begin_ns, uint64_t now_ns);
-void rr_trace_note_released(struct rr_trace *trace, struct rr_link *const *out, const int32_t *peers,
-			    uint32_t peer_count);
+void rr_trace_note_sent(struct rr_trace *trace, const struct rr_link *out, uint32_t link,
+			const struct rr_transfer *transfer, uint32_t row, uint64_t copy_begin_ns, uint64_t now_ns);
+void rr_trace_note_released(struct rr_trace *trace, struct rr_link *const *out, const uint32_t *links,
+			    uint32_t link_total);
 void rr_trace_note_left(struct rr_trace *trace, uint64_t op);
 
 /* ---- the hooks: nothing but a test where tracing is off ---- */
@@ -99,26 +99,26 @@ static inline void rr_trace_waited(struct rr_trace *trace, uint64_t op)
 		rr_trace_note_waited(trace, op);
 }
 
-/* The transfer at the head of the link from `peer` is not here yet. */
-static inline void rr_trace_not_here(struct rr_trace *trace, int32_t peer)
+/* The transfer at the head of the link is not here yet. */
+static inline void rr_trace_not_here(struct rr_trace *trace, uint32_t link)
 {
-	if (trace && !trace->in[peer].asked_ns)
-		trace->in[peer].asked_ns = rr_now_ns();
+	if (trace && !trace->in[link].asked_ns)
+		trace->in[link].asked_ns = rr_now_ns();
 }
 
 /* Before a peek that may itself copy; where it can't, the moment it succeeds is all there is to know. */
-static inline void rr_trace_asked(struct rr_trace *trace, int32_t peer, enum rr_mode mode)
+static inline void rr_trace_asked(struct rr_trace *trace, uint32_t link, enum rr_mode mode)
 {
 	if (mode == RR_MODE_CMA || mode == RR_MODE_STREAM)
-		rr_trace_not_here(trace, peer);
+		rr_trace_not_here(trace, link);
 }
 
 /* It is here: since when; 0 where tracing is off. */
-static inline uint64_t rr_trace_here(struct rr_trace *trace, int32_t peer, enum rr_mode mode)
+static inline uint64_t rr_trace_here(struct rr_trace *trace, uint32_t link, enum rr_mode mode)
 {
 	if (!trace)
 		return 0;
-	struct rr_trace_in *in = &trace->in[peer];
+	struct rr_trace_in *in = &trace->in[link];
 	if (!in->here_ns) {
 		in->here_ns = rr_now_ns();
 		in->asked_ns = in->asked_ns ? in->asked_ns : in->here_ns;
@@ -142,30 +142,30 @@ static inline uint64_t rr_trace_slice(struct rr_trace *trace, const struct rr_sc
 	return trace ? rr_trace_note_slice(trace, rows, place, round, bytes, begin_ns) : 0;
 }
 
-/* The next slice to `peer` finds no credit. */
-static inline void rr_trace_no_credit(struct rr_trace *trace, int32_t peer)
+/* The next slice over the link finds no credit. */
+static inline void rr_trace_no_credit(struct rr_trace *trace, uint32_t link)
 {
-	if (trace && !trace->out[peer].credit_ns)
-		trace->out[peer].credit_ns = rr_now_ns();
+	if (trace && !trace->out[link].credit_ns)
+		trace->out[link].credit_ns = rr_now_ns();
 }
 
 /*
  * Called before commit(), which may move bytes. copy_begin_ns: a copy into the link ends now; 0: none. now_ns: the
  * clock a moment ago, or 0.
  */
-static inline void rr_trace_sent(struct rr_trace *trace, const struct rr_link *out, const struct rr_transfer *transfer,
-				 uint32_t row, uint64_t copy_begin_ns, uint64_t now_ns)
+static inline void rr_trace_sent(struct rr_trace *trace, const struct rr_link *out, uint32_t link,
+				 const struct rr_transfer *transfer, uint32_t row, uint64_t copy_begin_ns, uint64_t now_ns)
 {
 	if (trace)
-		rr_trace_note_sent(trace, out, transfer, row, copy_begin_ns, now_ns ? now_ns : rr_now_ns());
+		rr_trace_note_sent(trace, out, link, transfer, row, copy_begin_ns, now_ns ? now_ns : rr_now_ns());
 }
 
 /* Once a pass: which sends have been released meanwhile. */
-static inline void rr_trace_released(struct rr_trace *trace, struct rr_link *const *out, const int32_t *peers,
-				     uint32_t peer_count)
+static inline void rr_trace_released(struct rr_trace *trace, struct rr_link *const *out, const uint32_t *links,
+				     uint32_t link_total)
 {
 	if (trace)
-		rr_trace_note_released(trace, out, peers, peer_count);
+		rr_trace_note_released(trace, out, links, link_total);
 }
 
 /* The operation ends here, well or not: what is open is closed, and marked RR_TRACE_LEFT. */

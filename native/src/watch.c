@@ -109,11 +109,15 @@ static const char *transport_of(const struct rr_comm *comm, int32_t peer)
 /* No NIC writes our memory any more. */
 static void sever_far(struct rr_comm *comm)
 {
-	for (int32_t r = 0; r < comm->world; r++) {
-		struct rr_link *links[4] = {comm->engine.out[r], comm->engine.in[r], comm->message_out[r], comm->message_in[r]};
-		for (int i = 0; i < 4; i++)
-			if (links[i] && links[i]->ops->sever)
-				links[i]->ops->sever(links[i]);
+	size_t world = (size_t)comm->world;
+	struct rr_link **tables[4] = {comm->engine.out, comm->engine.in, comm->message_out, comm->message_in};
+
+	for (int t = 0; t < 4; t++) {
+		for (size_t i = 0; i < world * (t < 2 ? comm->options.channels : 1); i++) {
+			struct rr_link *link = tables[t][i];
+			if (link && link->ops->sever)
+				link->ops->sever(link);
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ static const int32_t peers[2] = {1, 2};
 static struct rr_trace *make(uint64_t record_count)
 {
 	struct rr_trace *trace = NULL;
-	rr_status status = rr_trace_make(WORLD, record_count, &trace);
+	rr_status status = rr_trace_make(WORLD, 1, record_count, &trace);
 
 	assert(status == RR_OK);
 	memset(released_now, 0, sizeof(released_now));
@@ -174,7 +174,7 @@ static void test_refused(void)
 {
 	struct rr_trace *trace = NULL;
 
-	assert(rr_trace_make(WORLD, RR_TRACE_RECORDS_MAX + 1, &trace) == RR_ERR_ARGUMENT);
+	assert(rr_trace_make(WORLD, 1, RR_TRACE_RECORDS_MAX + 1, &trace) == RR_ERR_ARGUMENT);
 	assert(trace == NULL);
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rdmaring.schedule import binomial, biring, direct, doubling, halving, hierarchical, naive, parts, ring, tree
+from rdmaring.schedule.channels import check_channels, identity_suffix, in_channels
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.deps import with_after
 from rdmaring.schedule.order import check_order, in_order
@@ -112,6 +113,7 @@ def generate(
     order: Sequence[int] | None = None,
     nodes: Sequence[int] | None = None,
     wire: str | None = None,
+    channels: int = 1,
 ) -> Schedule:
     """The schedule of a built-in algorithm; rows are made when asked for, one rank at a time.
 
@@ -120,6 +122,7 @@ def generate(
     order: the ranks as the ring visits them, each once; only algorithms in ORDERED have one. None: 0, 1, ..., N - 1.
     nodes: the node of each rank, by any numbers that are equal on equal nodes; only algorithms in SHAPED have them.
         None: one node.
+    channels: the vector in so many disjoint parts, each with its own instance of the rows (see ``channels``).
 
     Raises:
         ScheduleError: no such collective or algorithm, or world, root, order or nodes do not fit.
@@ -140,6 +143,7 @@ def generate(
         raise ScheduleError(f"root of {found.name} must be in 0..{world - 1}, not {root}")
     if not found.rooted and root is not None:
         raise ScheduleError(f"{found.name} has no root; root must be None, not {root}")
+    check_channels(channels, found.name)
     turned = None
     if order is not None:
         if algorithm not in ORDERED:
@@ -152,7 +156,9 @@ def generate(
         recipe = make(world, root)
     else:
         recipe = in_order(make(world, None if root is None else turned.index(root)), turned)
+    recipe = in_channels(recipe, channels, per_rank=found.per_rank_chunks)
     more = "".join(f"/{name}{','.join(map(str, each))}" for name, each in (("", turned), ("nodes=", shape)) if each)
+    more += identity_suffix(channels)
     wide = "" if wire is None else f"/{wire}"
     return Schedule(
         collective=found.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rdmaring.schedule.rows import Buffer, Flag, Kind, Op, Row, ScheduleError
+from rdmaring.schedule.rows import CHANNELS_MAX, Buffer, Flag, Kind, Op, Row, ScheduleError
 
 
 def check_row(
@@ -27,6 +27,7 @@ def check_row(
         or _peer_fault("receives from", [receive.peer for receive in row.receives], rank, world)
         or _peer_fault("sends to", [send.peer for send in row.sends], rank, world)
         or _after_fault(row, earlier)
+        or _channel_fault(row)
     )
     if fault:
         raise ScheduleError(fault, rank=rank, row=len(earlier), chunk=row.chunk_begin)
@@ -94,6 +95,10 @@ def _peer_fault(what: str, peers: Sequence[int], rank: int, world: int) -> str |
         if not 0 <= peer < world or peer == rank:
             return f"{what} rank {peer}, in a world of {world}"
     return f"{what} a rank twice: {list(peers)}" if len(set(peers)) != len(peers) else None
+
+
+def _channel_fault(row: Row) -> str | None:
+    return None if 0 <= row.channel < CHANNELS_MAX else f"channel must be in 0..{CHANNELS_MAX - 1}, not {row.channel}"
 
 
 def _after_fault(row: Row, earlier: Sequence[Row]) -> str | None:

@@ -17,10 +17,11 @@ class Collective:
     reduces: bool  # its result is a reduction: the post-operation applies
     rooted: bool
     per_rank_chunks: bool = False  # chunk r belongs to rank r, so there are as many chunks as ranks
+    parts: int = 1  # or so many times as many: each rank's chunk in so many parts, one a channel
     per_pair_chunks: bool = False  # chunk s * N + d goes from rank s to rank d
 
     def chunk_count(self, world: int) -> int | None:
-        """The one number of chunks that it can have; None: any."""
+        """The one number of chunks that it can have in one channel; None: any."""
         if self.per_pair_chunks:
             return world * world
         return world if self.per_rank_chunks else None
@@ -28,7 +29,7 @@ class Collective:
     def input_chunks(self, rank: int, chunk_count: int, root: int | None) -> range:
         """The chunks of INPUT that exist on ``rank``; each holds that rank's contribution."""
         if self.name in ("all_gather", "gather"):
-            return range(rank, rank + 1)
+            return range(rank * self.parts, (rank + 1) * self.parts)
         if self.per_pair_chunks:
             world = isqrt(chunk_count)
             return range(rank * world, rank * world + world)
@@ -39,7 +40,7 @@ class Collective:
     def output_chunks(self, rank: int, chunk_count: int, root: int | None) -> range:
         """The chunks of OUTPUT that exist on ``rank``; all must hold the result."""
         if self.name in ("reduce_scatter", "scatter"):
-            return range(rank, rank + 1)
+            return range(rank * self.parts, (rank + 1) * self.parts)
         if self.per_pair_chunks:
             return range(rank, chunk_count, isqrt(chunk_count))
         if self.name in ("reduce", "gather") and rank != root:
@@ -53,7 +54,7 @@ class Collective:
         if self.per_pair_chunks:
             return range(chunk // world, chunk // world + 1)
         if self.per_rank_chunks and self.name != "scatter":
-            return range(chunk, chunk + 1)
+            return range(chunk // self.parts, chunk // self.parts + 1)
         assert root is not None
         return range(root, root + 1)
 

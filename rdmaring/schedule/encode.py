@@ -6,7 +6,7 @@ Little-endian, no padding, all arrays of 4-byte integers::
     file         40-byte header | world + 1 offsets, 8 bytes each | rank tables | CRC-32 of all before
 
 A row names its receives, sends and afters as intervals of the arrays behind the rows; those of
-successive rows follow each other without gaps. -1 stands for "none".
+successive rows follow each other without gaps. -1 stands for "none". A row's flags hold its channel above bit 16.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from rdmaring.schedule.rows import (
 
 TABLE_MAGIC = 0x31535252  # "RRS1"
 FILE_MAGIC = 0x46535252  # "RRSF"
-VERSION = 1
+VERSION = 2
+CHANNEL_SHIFT = 16  # of a row's flags: above it stands the channel
 NO_ROOT = 0xFFFFFFFF
 NAME_MAX = 23  # bytes; with its terminator a C char[24]
 
@@ -105,7 +106,7 @@ def encode_rank(schedule: Schedule, rank: int) -> bytes:
                 _or_none(row.operand),
                 row.operand_cell,
                 row.operand_at,
-                row.flags,
+                row.flags | row.channel << CHANNEL_SHIFT,
                 begins[0],
                 len(receives),
                 begins[1],
@@ -297,6 +298,7 @@ def _row(line: tuple[int, ...], arrays: list[list[tuple[int, int]]], rank: int, 
     receives, sends, afters = (
         array[begin:end] for array, begin, end in zip(arrays, bounds[0::2], bounds[1::2], strict=True)
     )
+    channel, flags = flags >> CHANNEL_SHIFT, flags & ((1 << CHANNEL_SHIFT) - 1)
     if flags & ~sum(Flag):
         raise ScheduleError(f"flags {flags:#x} are unknown", rank=rank, row=index)
 
@@ -317,6 +319,7 @@ def _row(line: tuple[int, ...], arrays: list[list[tuple[int, int]]], rank: int, 
         sends=tuple(Send(peer, None if lands == -1 else buffer_of(lands)) for peer, lands in sends),
         flags=Flag(flags),
         after=tuple(After(row, _code(Kind, kind, rank, index)) for row, kind in afters),
+        channel=channel,
     )
 
 

@@ -106,6 +106,10 @@ def _check_pair(tables: Tables, sender: Node, receiver: Node) -> None:
             f"but {origin} sends {_type_name(Flag.WIDE in source.flags)}",
             **place,
         )
+    if source.channel != target.channel:
+        raise ScheduleError(
+            f"receives in channel {target.channel} what {origin} sends in channel {source.channel}", **place
+        )
     if source.send_step != target.step:
         raise ScheduleError(
             f"receives in step {target.step} what {origin} sends in step {source.send_step}", **place

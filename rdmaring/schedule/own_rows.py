@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rdmaring.schedule.channels import schedule_in_channels
 from rdmaring.schedule.collectives import Collective, collective_named
 from rdmaring.schedule.custom import from_rows
 from rdmaring.schedule.encode import NAME_MAX, decode_file, encode_file
@@ -56,21 +57,26 @@ def own(*, name: str | None = None, window: int | None = None) -> Callable[[Emit
     return lambda emit: Own(emit, name or _name_of(emit), window)
 
 
-def proven(algorithm: Schedule | Own | Emit, collective: str, world: int, root: int | None) -> Schedule:
+def proven(
+    algorithm: Schedule | Own | Emit, collective: str, world: int, root: int | None, channels: int = 1
+) -> Schedule:
     """The schedule that ``algorithm`` stands for, verified for all ranks; known ones are not verified again.
+
+    channels: cut the vector into so many parts, each with its own instance of the rows. 1: the rows as they are.
 
     Raises:
         ScheduleError: it is wrong (rank, row and chunk are named), or made for another collective, world or root.
     """
     if not isinstance(algorithm, Schedule):
-        return _emitted(algorithm, collective, world, root)
+        emitted = _emitted(algorithm, collective, world, root)
+        return emitted if channels == 1 else _cut_once(emitted, channels)
     wanted, made = (collective, world, root), (algorithm.collective, algorithm.world, algorithm.root)
     if wanted != made:
         raise ScheduleError(
             f"algorithm is a schedule for {_place(*made)}; this call is {_place(*wanted)}, and takes one made for that"
         )
     _check_once(algorithm)
-    return algorithm
+    return algorithm if channels == 1 else _cut_once(algorithm, channels)
 
 
 def save(schedule: Schedule, path: str | Path) -> None:
@@ -104,6 +110,22 @@ def _check_once(schedule: Schedule) -> None:
     if len(_known) >= KEPT:
         _known.pop(next(iter(_known)))
     _known[id(schedule)] = schedule
+
+
+_cut: dict[tuple[int, int], tuple[Schedule, Schedule]] = {}  # by id and channels: the schedule, and it in channels
+
+
+def _cut_once(schedule: Schedule, channels: int) -> Schedule:
+    """``schedule`` in so many channels, proven too."""
+    known = _cut.get((id(schedule), channels))
+    if known is not None and known[0] is schedule:
+        return known[1]
+    cut = schedule_in_channels(schedule, channels)
+    verify(cut)
+    if len(_cut) >= KEPT:
+        _cut.pop(next(iter(_cut)))
+    _cut[id(schedule), channels] = schedule, cut
+    return cut
 
 
 @lru_cache(maxsize=KEPT)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 WORLD_MAX = 1 << 20  # ranks; bounds what a file may claim before it is believed
 CHUNKS_MAX = 1 << 20  # likewise; the ring has as many chunks as ranks
+CHANNELS_MAX = 16  # likewise; native/src/wire.h
 WINDOW_MIN = 2  # rows open at once: with one, a row that waits to send would stop the row that it waits for
 
 
@@ -112,6 +113,7 @@ class Row:
     sends: tuple[Send, ...] = ()
     flags: Flag = NO_FLAGS
     after: tuple[After, ...] = ()
+    channel: int = 0  # which of the links to each peer
 
     @property
     def source_count(self) -> int:

@@ -15,7 +15,8 @@ made of   the sources in the order in which they are combined; <-p INPUT: what r
 sent to   ->p: to rank p; ->p OUTPUT: lands in rank p's OUTPUT as it is
 flags     first: the operand is the user's input; last: scale and avg apply here;
           transit: read by nothing but its own sends; wide: dst and its sends are float32, of a 16-bit
-          vector; takes wide: its receives are
+          vector; takes wide: its receives are; channel: which of the links to each peer, if
+          not 0
 after     rows that must be done; r: whose sends must be released, too"""
 
 
@@ -75,6 +76,7 @@ def _row_dict(index: int, row: Row) -> dict[str, Any]:
             for peer, lands in row.sends
         ],
         "flags": _flag_names(row),
+        "channel": row.channel,
         "after": [{"row": earlier, "kind": kind.name.lower()} for earlier, kind in row.after],
     }
 
@@ -120,7 +122,7 @@ def _cells(index: int, row: Row) -> tuple[str, ...]:
         " ".join(
             f"->{send.peer}" + (f" {send.lands.name}" if send.lands is not None else "") for send in row.sends
         ),
-        " ".join(_flag_names(row)),
+        " ".join([*_flag_names(row), *([f"channel {row.channel}"] if row.channel else [])]),
         " ".join(f"{after.row}{'r' if after.kind is Kind.RELEASED else ''}" for after in row.after),
     )
 

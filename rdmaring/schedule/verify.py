@@ -6,16 +6,16 @@ of chunks in slices, and for any timing that the contract of execution allows:
 - every rank ends with each contribution exactly once where the collective wants it, post-processed
   once, and combined in the same order on all ranks;
 - nothing is read before it is there, no two writes race, no write races with a read;
-- every send meets its receive, and both ends say the same of it;
-- it comes to its end with one credit a link and the declared window (``progress`` tries cuts in 1, 2, 3
-  and 7 slices, an uneven one with empty chunks, and three rounds);
+- every send meets its receive, and both ends say the same of it, its channel too;
+- it comes to its end with one credit a link, one link a peer for all channels, and the declared window
+  (``progress`` tries cuts in 1, 2, 3 and 7 slices, an uneven one with empty chunks, and three rounds);
 - steps and bytes are what the algorithm declares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from rdmaring.schedule.check import check_row
@@ -94,7 +94,9 @@ def check_header(schedule: Schedule) -> Collective:
     if collective.rooted != (root is not None) or (root is not None and not 0 <= root < world):
         raise ScheduleError(f"root {root} of {collective.name} in a world of {world}")
     if not 1 <= schedule.chunk_count <= CHUNKS_MAX or (
-        collective.chunk_count(world) not in (None, schedule.chunk_count)
+        schedule.chunk_count % world
+        if collective.per_rank_chunks
+        else collective.chunk_count(world) not in (None, schedule.chunk_count)
     ):
         raise ScheduleError(f"{collective.name} cannot have {schedule.chunk_count} chunks for {world} ranks")
     weights = schedule.weights
@@ -102,7 +104,7 @@ def check_header(schedule: Schedule) -> Collective:
         raise ScheduleError(f"{schedule.chunk_count} chunks need as many weights >= 1, not {weights}")
     if schedule.window < WINDOW_MIN:
         raise ScheduleError(f"window must be {WINDOW_MIN} or more, not {schedule.window}")
-    return collective
+    return replace(collective, parts=schedule.chunk_count // world) if collective.per_rank_chunks else collective
 
 
 def check_table(

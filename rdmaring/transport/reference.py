@@ -148,6 +148,7 @@ class Reference:
             mailbox=int(mailbox),
             algorithm=schedule.algorithm.encode(),
             costs=self._chooser.constants.digest,
+            channels=1,
         )
         return wire.descriptor_hash(body).to_bytes(8, "little") + body[8:]
 

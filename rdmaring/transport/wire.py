@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 WIRE_VERSION = 4
-PAGE_VERSION = 3
+PAGE_VERSION = 4
 ADDRESSES_MAX = 16
 RAILS_MAX = 8
 RAIL_GIDS_MAX = 4
@@ -150,7 +150,8 @@ DESCRIPTOR = Layout(
     ("mailbox", "I"),
     ("algorithm", "24s"),
     ("costs", "I"),
-    ("reserved", "4s"),
+    ("channels", "B"),
+    ("reserved", "3s"),
 )
 STATE = Layout(
     "struct state_message",

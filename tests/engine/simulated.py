@@ -13,6 +13,7 @@ from rdmaring._native import check, ffi, lib
 from rdmaring.buffers import CODE_BY_NAME, REDOP_CODE
 from rdmaring.plan import COLLECTIVE_CODE
 from rdmaring.schedule import generate
+from rdmaring.schedule.channels import PER_RANK
 from rdmaring.schedule.encode import encode_rank
 
 
@@ -32,6 +33,7 @@ class Case:
     round_count: int = 1
     slice_bytes: int = 4096
     wire: str | None = None
+    channels: int = 1
     sim: dict[str, Any] = field(default_factory=dict)
     nodes: tuple[int, ...] | None = None
 
@@ -60,8 +62,23 @@ def inputs_of(case: Case) -> list[np.ndarray[Any, Any]]:
 
 def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
     """Status, the simulator's result, every rank's output in vector coordinates, the chunk table."""
-    schedule = generate(case.collective, case.algorithm, case.world, case.root, nodes=case.nodes, wire=case.wire)
-    offsets = chunks.even(case.count, schedule.chunk_count)
+    schedule = generate(
+        case.collective,
+        case.algorithm,
+        case.world,
+        case.root,
+        nodes=case.nodes,
+        wire=case.wire,
+        channels=case.channels,
+    )
+    offsets = chunks.even(case.count, schedule.chunk_count // case.channels)
+    size = np.dtype(case.dtype).itemsize
+    if case.channels == 1:
+        cut = offsets
+    elif case.collective in PER_RANK:
+        cut = chunks.pieces(offsets, case.channels, size)
+    else:
+        cut = chunks.intervals(case.count, case.channels, len(offsets) - 1, size, schedule.weights)
     spec = ffi.new("rr_sim_spec *", {"kill_rank": -1, "slot_bytes": 8192, "slot_count": 2, "operations": 1, **case.sim})
     plan = ffi.new("rr_plan_spec *")
     plan.collective = COLLECTIVE_CODE[case.collective]
@@ -70,7 +87,7 @@ def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
     plan.root = -1 if case.root is None else case.root
     plan.count = case.count
     plan.scale = 1.0
-    table = ffi.new("uint64_t[]", offsets)
+    table = ffi.new("uint64_t[]", cut)
     plan.chunk_offsets = table
     plan.slice_bytes = case.slice_bytes
     plan.round_count = case.round_count
@@ -83,7 +100,6 @@ def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
         rows.append(ffi.gc(out[0], lib.rr_schedule_free))
     given = inputs_of(case)
     outputs = [x if case.in_place else np.full(case.count, 77).astype(case.dtype) for x in given]
-    size = given[0].itemsize
 
     def address(array: np.ndarray[Any, Any], begin: int) -> Any:
         return ffi.cast("void *", array.ctypes.data + begin * size)

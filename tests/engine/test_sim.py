@@ -13,6 +13,7 @@ from engine.simulated import Case, drawn_sim, inputs_of, run
 
 from rdmaring._native import error_here
 from rdmaring.schedule import ALGORITHMS, SHAPED, Row, generate
+from rdmaring.schedule.channels import channels_of
 from rdmaring.schedule.collectives import COLLECTIVES
 
 SEEDS_A_CASE = 12
@@ -36,10 +37,12 @@ def draw(collective: str, algorithm: str, seed: int, **fixed: Any) -> Case:
         in_place=dice.random() < 0.5 and collective in ("all_reduce", "reduce"),
         round_count=dice.choice([1, 2, 3, 7]) if scratch else 1,
         sim=sim,
+        channels=channels_of(collective, dice.choice([1, 1, 2, 3])),
     )
     if algorithm in SHAPED:
         case.nodes = tuple(dice.randrange(3) for _ in range(world))
         case.round_count = dice.choice([1, 2, 3, 7])  # its rows have one chunk each
+    sim["channels"] = dice.choice([1, case.channels])  # links an edge: all channels share one, or each has its own
     for name, value in fixed.items():
         setattr(case, name, value)
     return case

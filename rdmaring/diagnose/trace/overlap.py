@@ -14,6 +14,7 @@ from rdmaring.diagnose.trace.records import (
     CREDIT,
     DRAIN,
     KINDS,
+    LEFT,
     OPEN,
     OPERATION,
     RECEIVE,
@@ -106,7 +107,7 @@ class Summary:
 
 def _by_cma(records: Array) -> Array:
     """Which records are receives in which the kernel copies: then the rank is busy, and does not wait."""
-    found: Array = (records["kind"] == RECEIVE) & (records["detail"] == CMA) & (records["flags"] == 0)
+    found: Array = (records["kind"] == RECEIVE) & (records["detail"] == CMA) & (records["flags"] & LEFT == 0)
     return found
 
 

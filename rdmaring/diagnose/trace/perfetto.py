@@ -19,6 +19,7 @@ import numpy as np
 from rdmaring._version import __version__
 from rdmaring.diagnose.trace.overlap import exposed
 from rdmaring.diagnose.trace.records import (
+    CHANNEL_SHIFT,
     COPY,
     CREDIT,
     DRAIN,
@@ -105,6 +106,7 @@ def _arguments(record: Any) -> dict[str, int | str]:
         name: int(record[name]) for name in ("bytes", "op", "row", "order", "slice", "peer", "detail", "flags")
     }
     if kind in (SEND, RECEIVE):
+        found["channel"] = int(record["flags"]) >> CHANNEL_SHIFT
         found["mode"] = MODES[int(record["detail"])] if int(record["detail"]) < len(MODES) else "?"
     if int(record["flags"]) & LEFT:
         found["note"] = "not ended when the rank left the operation"
@@ -164,7 +166,7 @@ class _Writer:
             return
         kind = int(what["kind"])
         event |= {"name": _name(what), "cat": KINDS[kind], "args": _arguments(what)}
-        key = (int(what["op"]), int(what["order"]), int(what["slice"]))
+        key = (int(what["op"]), int(what["flags"]) >> CHANNEL_SHIFT, int(what["order"]), int(what["slice"]))
         if kind == SEND:
             self._sends[(pid, int(what["peer"]), *key)] = event
         elif kind == RECEIVE:

@@ -29,6 +29,7 @@ DTYPE = np.dtype(
 OPERATION, OPEN, RECEIVE, REDUCE, COPY, SEND, CREDIT, DRAIN = range(8)
 KINDS = ("operation", "open", "receive", "reduce", "copy", "send", "credit", "drain")
 LEFT = 1  # flag: it had not ended when the rank left the operation
+CHANNEL_SHIFT = 8  # of flags: above it stands the channel of the link
 MODES = ("slot", "read in place", "written in place", "cma", "stream")
 CMA = 3  # the mode in which a receive is a copy by the kernel
 

@@ -24,7 +24,7 @@ def test_rank_table_of_a_ring_byte_by_byte() -> None:
     data = encode_rank(schedule, 1)
     assert data[:4] == b"RRS1"
     # version, collective, world, rank, chunks, steps, rows, receives, sends, afters, cells
-    assert words(data, 4, 11) == [1, 0, 2, 1, 2, 2, 3, 2, 2, 1, 0]
+    assert words(data, 4, 11) == [2, 0, 2, 1, 2, 2, 3, 2, 2, 1, 0]
     assert struct.unpack_from("<Q2I", data, 48) == (schedule.identity, 3, 0xFFFFFFFF)
     # step buffer chunks cell op operand cell at flags receives sends afters
     assert words(data, 64, 16) == [0, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0, 0, 0, 1, 0, 0]
@@ -40,7 +40,7 @@ def test_file_layout() -> None:
     schedule = generate("broadcast", "direct", 3, 2)
     data = encode_file(schedule)
     assert data[:4] == b"RRSF"
-    assert struct.unpack_from("<3I", data, 4) == (1, 3, len("direct"))
+    assert struct.unpack_from("<3I", data, 4) == (2, 3, len("direct"))
     assert data[16:40] == b"direct" + bytes(18)
     offsets = struct.unpack_from("<4Q", data, 40)
     assert offsets[0] == 40 + 4 * 8 and offsets[-1] == len(data) - 4
@@ -77,7 +77,7 @@ def patched(data: bytes, offset: int, value: int, form: str = "<i") -> bytes:
     ("offset", "value", "message"),
     [
         (0, 1, "not a rank table"),
-        (4, 2, "not a rank table of version 1"),
+        (4, 3, "not a rank table of version 2"),
         (8, 5, "collective code 5 is unknown"),
         (12, 0, "rank 1 of a world of 0"),
         (12, 1 << 24, "of a world of"),
@@ -99,7 +99,7 @@ def patched(data: bytes, offset: int, value: int, form: str = "<i") -> bytes:
         (84, 3, "op code 3 is unknown"),
         (88, 3, "buffer code 3 is unknown"),
         (100, 32, "flags 0x20 are unknown"),
-        (100, -1, "flags -0x1 are unknown"),
+        (100, -1, "flags 0xffff are unknown"),
         (104, 1, "interval 1..0 after 0"),
         (108, -1, "interval 0..-1 after 0"),
         (116, 3, "interval 0..3 after 0, of 2"),
@@ -129,7 +129,7 @@ def with_crc(data: bytes) -> bytes:
     ("offset", "value", "message"),
     [
         (0, 1, "not a schedule file"),
-        (4, 2, "not a schedule file of version 1"),
+        (4, 3, "not a schedule file of version 2"),
         (8, 0, "do not hold the tables of 0 ranks"),
         (8, 1 << 30, "do not hold the tables"),
         (8, 1, "offsets do not cut"),
@@ -160,7 +160,7 @@ def test_a_flipped_bit_or_a_lost_byte_is_noticed() -> None:
 
 def joined(tables: list[bytes]) -> bytes:
     offset = 40 + 8 * (len(tables) + 1)
-    parts = [struct.pack("<4s3I24s", b"RRSF", 1, len(tables), 4, b"ring")]
+    parts = [struct.pack("<4s3I24s", b"RRSF", 2, len(tables), 4, b"ring")]
     for table in [*tables, b""]:
         parts.append(struct.pack("<Q", offset))
         offset += len(table)
