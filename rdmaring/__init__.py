@@ -126,8 +126,7 @@ def init(
         RDMARING_LINK), or a class of :class:`rdmaring.transport.Transport`, which then serves those edges.
     require: "rdma": raise where an edge between nodes would go over TCP. Default: RDMARING_REQUIRE.
     tcp_streams: data sockets of a channel of a TCP edge, 1 to 16. Default: RDMARING_TCP_STREAMS, else 2.
-    channels: cut every vector into so many parts that travel side by side, 1 to 16, equal on all ranks: between nodes
-        each has sockets or queue pairs of its own, on RDMA each at another rail. Default: RDMARING_CHANNELS, else 1.
+    channels: parts of every vector, each with its own links between nodes, 1 to 16. Default: RDMARING_CHANNELS, else 1.
     verbs: of RDMA links, such as {"qps": 2, "service_level": 3}: qps, retry_timeout_s, retry_count, rnr_retry,
         service_level, traffic_class, hop_limit, gid_index, devices. Default: RDMARING_VERBS_QPS and so on.
     tuning, probe: by which constants algorithms are chosen (docs/TUNING.md): a file of `rdmaring tune`, or True for a
@@ -139,26 +138,18 @@ def init(
     """
     from dataclasses import replace
 
-    from rdmaring import group, rendezvous, settings
-    from rdmaring._native import ffi, lib
+    from rdmaring import group, settings
     from rdmaring.communicator import Communicator
 
     chosen = settings.read(os.environ, timeout_s)
     if reorder is not None:
         chosen = settings.with_ring_order(chosen, reorder)
-    given = dict[str, Any](
-        require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs, tuning=tuning, probe=probe
-    )
-    chosen = settings.with_arguments(chosen, transport=group.served(transport), **given)
+    links = dict[str, Any](require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs)
+    served = group.served(transport)
+    chosen = settings.with_arguments(chosen, transport=served, tuning=tuning, probe=probe, **links)
     settings.set_log_level(os.environ)
     file = group.tuning_file(chosen)
-    try:
-        wire = ffi.string(lib.rr_wire_name()).decode()
-        meeting = rendezvous.join(rank, size, address, chosen.timeout_s, store=store, mpi=mpi, wire=wire)
-    except rendezvous.RendezvousError as error:
-        raise SetupError(str(error), hint=error.hint) from error
-    except ValueError as error:
-        raise ArgumentError(str(error)) from None
+    meeting = _meet(rank, size, address, chosen.timeout_s, store=store, mpi=mpi)
     chosen = replace(chosen, key=meeting.key)
     try:
         handle = group.create(meeting.rank, meeting.world, meeting.exchange, chosen)
@@ -175,6 +166,20 @@ def init(
         raise
     _trace_program(comm)
     return comm
+
+
+def _meet(*place: Any, **ways: Any) -> Any:
+    """The rendezvous, with its errors as ours."""
+    from rdmaring import rendezvous
+    from rdmaring._native import ffi, lib
+
+    try:
+        return rendezvous.join(*place, **ways, wire=ffi.string(lib.rr_wire_name()).decode())
+    except rendezvous.RendezvousError as error:
+        raise SetupError(str(error), hint=error.hint) from error
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
+
 
 
 def _measure_links(comm: Communicator, *, probe: bool, reorder: bool) -> None:
