@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from rdmaring.buffers import Vector, as_vector, check_overlap
 from rdmaring.chunks import by_pair, even
 from rdmaring.chunks import given as given_offsets
-from rdmaring.errors import ArgumentError, ArgumentTypeError
+from rdmaring.errors import ArgumentError
 from rdmaring.plan import Plan, check_reduction
 from rdmaring.running import Runner, run_here
 from rdmaring.schedule import Algorithm
@@ -371,13 +370,7 @@ class Collectives(Runner):
     # ---- arguments ----
 
     def _check_root(self, given: Any) -> int:
-        try:
-            root = operator.index(given)
-        except TypeError:
-            raise ArgumentTypeError(f"root is {given!r}; accepted are integers") from None
-        if not 0 <= root < self.size:
-            raise ArgumentError(f"root is {root}; accepted are ranks 0..{self.size - 1}")
-        return root
+        return self._check_rank(given, "root")
 
     def _ordered(self, algorithm: Algorithm | None, order: str | None) -> Algorithm | None:
         if order is None:

@@ -16,6 +16,7 @@ from rdmaring.buffers import as_vector
 from rdmaring.choice import Explanation
 from rdmaring.collectives import Collectives
 from rdmaring.errors import ArgumentError
+from rdmaring.messages import Messages
 from rdmaring.plan import COLLECTIVE_CODE, ROOTED, Shape, choice_of
 from rdmaring.schedule import algorithms_of
 from rdmaring.settings import Settings
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from rdmaring.diagnose.trace import Tracing
 
 
-class Communicator(Collectives):
+class Communicator(Collectives, Messages):
     """Ranks that call collectives together, in the same order.
 
     Made by :func:`rdmaring.init`, :meth:`split` and :meth:`dup`. A context manager: leaving it closes it. One

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
 from rdmaring.buffers import BYTES, KnownLists, Vector, as_vector, extents
 from rdmaring.choice import Chooser
-from rdmaring.errors import ArgumentError, ClosedError
+from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError
 from rdmaring.plan import NativePlan, Plan, Shape, check_algorithm, check_wire
 from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.schedule.channels import channels_of
@@ -149,10 +150,7 @@ class Runner:
         timeout_s: float | None,
         result: Vector | None = None,
     ) -> Work:
-        self._check_open()
-        for finished in [work for work in self._works if work.done()]:
-            if lib.rr_work_wait(finished._handle, 0) == OK:
-                finished._settle()
+        self._settle_finished()
         handle = ffi.new("rr_work **")
         check(lib.rr_plan_start(native.handle, *extents(given), *extents(out), timeout_ns(timeout_s), handle))
         shown = result or out or given
@@ -176,6 +174,22 @@ class Runner:
         if status:
             self._finish(status)
         return x
+
+    def _settle_finished(self) -> None:
+        """Let go of the arrays of works that ended well and were not waited for."""
+        self._check_open()
+        for finished in [work for work in self._works if work.done()]:
+            if lib.rr_work_wait(finished._handle, 0) == OK:
+                finished._settle()
+
+    def _check_rank(self, given: Any, name: str) -> int:
+        try:
+            rank = operator.index(given)
+        except TypeError:
+            raise ArgumentTypeError(f"{name} is {given!r}; accepted are integers") from None
+        if not 0 <= rank < self.size:
+            raise ArgumentError(f"{name} is {rank}; accepted are ranks 0..{self.size - 1}")
+        return rank
 
     def _finish(self, status: int) -> None:
         """Go on with a blocking call that is not done, looking at signals in between."""

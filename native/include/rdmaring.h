@@ -288,6 +288,15 @@ RR_API rr_status rr_plan_call(rr_plan *plan);
 RR_API rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_count,
 			       const rr_extent *output, uint32_t output_count, uint64_t timeout_ns,
 			       rr_work **out);
+/*
+ * A message of two ranks, outside the order of runs: the k-th send of one rank to another meets the k-th recv there, of
+ * equal count and dtype. The buffer is in use until the work is done. background: 1: the progress thread goes on with it;
+ * 0: rr_work_wait() does. work is the caller's to free.
+ */
+RR_API rr_status rr_send_start(rr_comm *comm, int32_t peer, const void *data, uint64_t count, int32_t dtype,
+			       uint64_t timeout_ns, int32_t background, rr_work **out);
+RR_API rr_status rr_recv_start(rr_comm *comm, int32_t peer, void *data, uint64_t count, int32_t dtype,
+			       uint64_t timeout_ns, int32_t background, rr_work **out);
 /* Waits at most wait_ns: RR_AGAIN if the run goes on. A run's error is returned each time. */
 RR_API rr_status rr_work_wait(rr_work *work, uint64_t wait_ns);
 RR_API rr_status rr_work_stats(const rr_work *work, rr_run_stats *out);

@@ -88,6 +88,7 @@ static void free_comm(struct rr_comm *comm)
 	rr_plan_detach_all(comm);
 	rr_engine_free(&comm->engine);
 	close_message_links(comm);
+	rr_message_free(comm);
 	rr_far_close(comm->far);
 	rr_trace_free(comm->trace);
 	rr_shm_close(&comm->shm);

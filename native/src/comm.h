@@ -17,6 +17,7 @@
 #include "engine.h"
 #include "far.h"
 #include "mailbox.h"
+#include "message.h"
 #include "shm.h"
 #include "wait.h"
 
@@ -25,7 +26,8 @@ enum rr_work_state { RR_WORK_QUEUED = 0, RR_WORK_RUNNING = 1, RR_WORK_DONE = 2 }
 /* One operation, in flight or done. */
 struct rr_work {
 	struct rr_comm *comm;
-	struct rr_plan *plan;
+	struct rr_plan *plan; /* NULL: a message */
+	struct rr_message message;
 	int32_t world;
 	uint64_t op;
 	struct rr_buffer input, output;
@@ -55,6 +57,7 @@ struct rr_comm {
 	int32_t *node;            /* [world] */
 	uint32_t *edge_channels;  /* [world] links of operations to each rank */
 	struct rr_page **pages;   /* [world]: of near ranks their own, of far ranks the mirror */
+	struct rr_messages *messages; /* NULL before the first */
 	struct rr_link **message_out, **message_in; /* [world]: of messages of two ranks; the engine has those of operations */
 	char (*not_verbs)[192];   /* [world] why an edge between nodes is not served by RDMA */
 	char apart[256];          /* why ranks that tell of this host are not of this node */

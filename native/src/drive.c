@@ -169,15 +169,16 @@ static bool pass(struct rr_comm *comm, struct rr_wait *wait, bool alone)
 	if (rr_own32(&comm->callers) || !try_driver(comm))
 		return false;
 	rr_operation_progress(comm, &moved);
+	bool left = rr_own32(&comm->unfinished) != 0;
 	if (moved)
 		rr_wait_moved(wait, comm->shm.page);
-	else if (comm->first && alone) {
+	else if (left && alone) {
 		if (rr_wait_step(wait, comm->shm.page))
 			rr_watch_look(comm);
-	} else if (comm->first) {
+	} else if (left) {
 		rr_watch_look(comm);
 	}
-	if (!alone || !comm->first || rr_own32(&comm->callers))
+	if (!alone || !rr_own32(&comm->unfinished) || rr_own32(&comm->callers))
 		rr_wait_stop(wait, comm->shm.page);
 	rr_publish32(&comm->driver, 0);
 	return moved;

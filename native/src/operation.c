@@ -231,6 +231,11 @@ static void lose(struct rr_comm *comm, struct rr_work *work, rr_status status)
 
 rr_status rr_operation_progress(struct rr_comm *comm, bool *moved)
 {
+	if (comm->messages) {
+		rr_status status = rr_message_progress(comm, moved);
+		if (status < 0)
+			return status;
+	}
 	for (struct rr_work *work = comm->first; work; work = comm->first) {
 		rr_status status = RR_OK;
 

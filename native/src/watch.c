@@ -160,6 +160,7 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 	}
 	comm->first = NULL;
 	comm->last = NULL;
+	rr_message_end(comm);
 	rr_error_set(&comm->failure);
 }
 
@@ -284,6 +285,69 @@ static void fail_dead(struct rr_comm *comm, int32_t dead, const struct rr_work *
 	rr_watch_fail(comm, rr_error_here());
 }
 
+static void look_at_operation(struct rr_comm *comm, const struct rr_work *work, int32_t dead)
+{
+	for (int32_t r = 0; r < comm->world; r++)
+		if (r != comm->rank && look_at_peer(comm, r, work))
+			return;
+	if (dead >= 0 && rr_observe64(&comm->pages[dead]->op_done) < work->op) {
+		fail_dead(comm, dead, work);
+		return;
+	}
+	look_at_time(comm, work);
+}
+
+/* The end of a message that its peer, or time, has left behind. */
+static void fail_message(struct rr_comm *comm, const struct rr_work *work, rr_status status)
+{
+	int32_t peer = work->message.peer;
+	char what[120], where[96];
+
+	rr_message_text(work, what, sizeof(what));
+	if (status == RR_ERR_TIMEOUT)
+		rr_fail(status, "%s timed out after %.1f s: %s", what, (double)(rr_now_ns() - work->started_ns) / 1e9,
+			state_of_peer(comm, peer, where, sizeof(where)));
+	else
+		rr_fail(status, "rank %d (pid %d) %s; rank %d is in %s", peer, comm->pages[peer]->pid,
+			status == RR_ERR_PEER_DIED ? "died" : "closed its communicator", comm->rank, what);
+	rr_error_here()->peer = peer;
+	rr_error_here()->op = (int64_t)work->message.serial;
+	strcpy(rr_error_here()->collective, work->message.outgoing ? "send" : "recv");
+	strcpy(rr_error_here()->hint, "every send to a rank needs a recv there, and every recv a send");
+	rr_watch_fail(comm, rr_error_here());
+}
+
+/* What came before the peer's end is still to be had: true if that was so. */
+static bool message_moved(struct rr_comm *comm)
+{
+	bool moved = false;
+
+	return rr_message_progress(comm, &moved) < 0 || moved;
+}
+
+static void look_at_messages(struct rr_comm *comm, int32_t dead)
+{
+	for (int32_t r = 0; r < comm->world && !comm->failed; r++) {
+		const struct rr_work *work = rr_message_turn(comm, r);
+		uint32_t state;
+
+		if (!work)
+			continue;
+		state = rr_observe32(&comm->pages[r]->state);
+		if (state == RR_PAGE_FAILED) {
+			adopt(comm, r);
+			return;
+		}
+		if (state == RR_PAGE_CLOSED || r == dead) {
+			if (!message_moved(comm))
+				fail_message(comm, work, r == dead ? RR_ERR_PEER_DIED : RR_ERR_PEER_CLOSED);
+			return;
+		}
+		if (rr_now_ns() >= work->deadline_ns)
+			fail_message(comm, work, RR_ERR_TIMEOUT);
+	}
+}
+
 void rr_watch_look(struct rr_comm *comm)
 {
 	struct rr_work *work = comm->first;
@@ -296,17 +360,17 @@ void rr_watch_look(struct rr_comm *comm)
 		rr_watch_fail(comm, rr_error_here());
 		return;
 	}
-	if (!work)
+	if (!rr_own32(&comm->unfinished))
 		return;
 	dead = rr_shm_look(&comm->shm);
-	if (comm->far)
+	if (comm->far && work)
 		dead = look_far(comm, work, dead);
-	for (int32_t r = 0; r < comm->world; r++)
-		if (r != comm->rank && look_at_peer(comm, r, work))
-			return;
-	if (dead >= 0 && rr_observe64(&comm->pages[dead]->op_done) < work->op) {
-		fail_dead(comm, dead, work);
-		return;
+	else if (comm->far) {
+		int32_t lost = rr_far_look(comm->far);
+		dead = dead >= 0 ? dead : lost;
 	}
-	look_at_time(comm, work);
+	if (work)
+		look_at_operation(comm, work, dead);
+	if (!comm->failed)
+		look_at_messages(comm, dead);
 }

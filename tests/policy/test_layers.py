@@ -34,6 +34,7 @@ LEVELS = {
     "launch": 5,
     "running": 6,
     "collectives": 7,
+    "messages": 7,
     "communicator": 8,
     "diagnose": 9,  # below __init__: init(reorder=True) measures the links
     "probe": 9,  # likewise: init(probe=True)
@@ -43,9 +44,8 @@ LEVELS = {
 }
 # Modules that are one room with another: to split a communicator is to make communicators.
 ROOM_OF = {"group": "communicator"}
-WITHOUT_NATIVE = ("schedule", "rendezvous", "launch", "errors", "_version")
 NATIVE_MODULES = ("_native", "buffers", "memory", "topology", "plan", "work", "running", "collectives", "communicator")
-NATIVE_MODULES += ("__init__",)
+NATIVE_MODULES += ("messages", "__init__")
 
 
 def room(path: Path) -> str:
