@@ -17,7 +17,7 @@ static uint64_t released(struct rr_link *link)
 static const struct rr_link_ops ops = {.transport = "test", .released = released};
 static struct rr_link links[WORLD] = {{.ops = &ops, .peer = 0}, {.ops = &ops, .peer = 1}, {.ops = &ops, .peer = 2}};
 static struct rr_link *const out[WORLD] = {&links[0], &links[1], &links[2]};
-static const int32_t peers[2] = {1, 2};
+static const uint32_t peers[2] = {1, 2}; /* links of channel 0 */
 
 static struct rr_trace *make(uint64_t record_count)
 {
@@ -35,7 +35,7 @@ static void send(struct rr_trace *trace, int32_t peer, uint32_t slice)
 {
 	struct rr_transfer transfer = {.op = 7, .order = 2, .slice = slice, .bytes = 100 + slice, .mode = RR_MODE_SLOT};
 
-	rr_trace_sent(trace, &links[peer], &transfer, 5, 0, 0);
+	rr_trace_sent(trace, &links[peer], (uint32_t)peer, &transfer, 5, 0, 0);
 	links[peer].sent++;
 }
 
@@ -137,7 +137,7 @@ static void test_waits(void)
 	send(trace, 1, 0);
 	assert(rr_trace_take(trace, &record, 1) == 1 && record.kind == RR_TRACE_CREDIT && record.bytes == 100);
 	struct rr_transfer transfer = {.op = 7, .order = 2, .slice = 1, .bytes = 100, .mode = RR_MODE_SLOT};
-	rr_trace_sent(trace, &links[1], &transfer, 5, begin_ns, 0); /* with a copy into the slot */
+	rr_trace_sent(trace, &links[1], 1, &transfer, 5, begin_ns, 0); /* with a copy into the slot */
 	assert(rr_trace_take(trace, &record, 1) == 1 && record.kind == RR_TRACE_COPY && record.peer == 1);
 	assert(record.begin_ns == begin_ns && record.order == 2);
 	rr_trace_wait(trace, RR_TRACE_OPEN, 2);
@@ -161,7 +161,7 @@ static void test_off(void)
 	rr_trace_begin(NULL, &begin_ns, 1);
 	rr_trace_slice(NULL, NULL, &place, 0, 1, 1);
 	rr_trace_no_credit(NULL, 1);
-	rr_trace_sent(NULL, &links[1], NULL, 0, 1, 1);
+	rr_trace_sent(NULL, &links[1], 1, NULL, 0, 1, 1);
 	rr_trace_released(NULL, out, peers, 2);
 	rr_trace_wait(NULL, RR_TRACE_OPEN, 1);
 	rr_trace_waited(NULL, 1);
