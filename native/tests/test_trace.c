@@ -100,7 +100,7 @@ static void test_flight(void)
 	rr_trace_free(trace);
 }
 
-static struct rr_receive receives[2] = {{.peer = 1, .order = 0}, {.peer = 2, .order = 4}};
+static struct rr_receive receives[2] = {{.peer = 1, .link = 1, .order = 0}, {.peer = 2, .link = 2, .order = 4}};
 static uint32_t receives_from[WORLD] = {0, 1, 7};
 static struct rr_row rows[2] = {{.action = RR_ACTION_REDUCE}, {.action = RR_ACTION_COPY, .receive_begin = 1, .receive_end = 2}};
 static const struct rr_schedule schedule = {.rows = rows, .receives = receives, .receives_from = receives_from};
