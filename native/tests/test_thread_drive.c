@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "rdmaring.h"
+#include "rows.h"
 
 enum { WORLD = 2, COUNT = 40000, ROUNDS = 30, WORKS = 4 };
 
@@ -53,8 +54,8 @@ static rr_schedule *pair_schedule(int rank)
 	int32_t *row = words + 16;
 	rr_schedule *schedule = NULL;
 
-	words[0] = 0x31535252;
-	words[1] = 1;
+	words[0] = RR_RANK_MAGIC;
+	words[1] = RR_ROWS_VERSION;
 	words[2] = RR_ALL_REDUCE;
 	words[3] = WORLD;
 	words[4] = rank;
