@@ -41,8 +41,8 @@ class Collectives(Runner):
         out: array of x's dtype and count; x is then left alone.
         op: "sum", "prod", "min", "max", "avg" (sum divided by the world size; floating dtypes).
         scale: the result is multiplied by it (in float32 for small floats; floating dtypes).
-        algorithm: force one by its name (docs/ALGORITHMS.md lists them), or pass your own: a function that emits rows, or a
-            Schedule (rdmaring.schedule); it is proven before it runs. Default: the library's choice.
+        algorithm: force one by its name (docs/ALGORITHMS.md lists them), or pass your own: a function that emits rows,
+            or a Schedule (rdmaring.schedule); it is proven before it runs. Default: the library's choice.
         order: "rank" adds in rank order, so that bits do not depend on the vector's size.
         wire: "float32" keeps partial sums of float16 and bfloat16 (sum, avg) in float32 on the ring: one rounding in
             all, at most 1.5 times the bytes.
