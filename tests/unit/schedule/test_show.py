@@ -71,6 +71,7 @@ def test_a_row_as_plain_data() -> None:
         "operand_at": 0,
         "receives": [{"peer": 0, "source": "output"}],
         "sends": [{"peer": 2, "lands": "output"}],
+        "channel": 0,
         "flags": [],
         "after": [{"row": 0, "kind": "released"}],
     }
