@@ -6,10 +6,10 @@
  *
  *   lines   64 x 256 bytes  DATA line (wire.h), and beside it up to 192 bytes of payload
  *   opens    4 x 192        OPEN and its descriptor
- *   tinies   2 x 16448      tag and payload, by mailbox serial
+ *   tinies   2 x 16448      tag and payload, by mailbox serial; the short form: below
  *   slots    slot_bytes x slot_count, handed out by the sender as a ring of bytes
  *
- * Every message is an RDMA WRITE WITH IMM of its line; imm (big-endian on the wire) says which:
+ * Every message but the short tiny is an RDMA WRITE WITH IMM of its line; imm (big-endian on the wire) says which:
  *
  *   bit 31    29 28                                  0
  *       +-------+------------------------------------+
@@ -21,11 +21,22 @@
  * unless it fits beside the line. Transfer k uses queue pair k mod Q; order is restored by serial. All else uses
  * queue pair 0. CREDIT has no bytes at all.
  *
+ * A short tiny message is one RDMA WRITE of a cache line, without IMM, which the receiver finds by looking: that saves the
+ * completion, the receive and the posting of another. The line proves by its check that all of it is here:
+ *
+ *   0    8                              48      52    56
+ *   +----+------------------------------+-------+-----+-------+
+ *   | tag | payload, zeros behind it     | bytes |  0  | check |   rr_tiny_check() of the words before
+ *   +----+------------------------------+-------+-----+-------+
+ *
+ * Nobody is woken by it. So a rank that finds the peer's message here before it has sent its own, which may have let the
+ * peer fall asleep, sends with IMM; and a rank that has waited RING_PASSES sends its message once more, with IMM.
+ *
  * Receives posted on queue pair 0 cover all that can be outstanding, so receiver-not-ready cannot happen:
  *   64 DATA      no more are sent than credits allow, and a credit follows the receive's being posted again
  *    2 OPEN      a rank posts OPEN n+1 of an edge when operation n is over, for which it saw the peer's OPEN n, which was
  *                posted when the peer had seen our OPEN n-1
- *    2 TINY      at most one ahead of the receiver
+ *    2 TINY      at most one ahead of the receiver, each with IMM once
  *   64 CREDIT    each is for one transfer at least that was not credited before
  *   = 132. On the others 64 DATA.
  */
@@ -46,6 +57,8 @@
 #define RR_EDGE_OPEN_BYTES 192u
 #define RR_EDGE_OPEN_USED ((uint32_t)(sizeof(struct rr_open) + sizeof(struct rr_descriptor)))
 #define RR_EDGE_TINY_BYTES (RR_MAILBOX_BYTES + RR_CACHE_LINE)
+#define RR_EDGE_SHORT_BYTES 40u /* of payload */
+#define RR_EDGE_RING_PASSES 128u
 _Static_assert(sizeof(struct rr_open) + sizeof(struct rr_descriptor) <= RR_EDGE_OPEN_BYTES, "an OPEN fits its line");
 
 #define RR_EDGE_RECEIVES (RR_RING_COUNT + RR_EDGE_OPENS + 4u + RR_RING_COUNT) /* 136 >= 132, see above */
@@ -64,6 +77,27 @@ enum rr_data_flags {
 	RR_DATA_BESIDE = 1, /* the payload lies beside the line */
 	RR_DATA_WANTED = 2  /* the sender runs low: return the credit when this is released */
 };
+
+struct rr_tiny_short {
+	uint64_t tag;
+	uint8_t payload[RR_EDGE_SHORT_BYTES];
+	uint32_t bytes;
+	uint32_t zero;
+	uint64_t check;
+};
+_Static_assert(sizeof(struct rr_tiny_short) == RR_CACHE_LINE, "a short message is one line");
+
+/* Of the seven words before it: a line of which any part is still the old one does not pass (but for 1 in 2^64). */
+static inline uint64_t rr_tiny_check(const uint64_t *words)
+{
+	uint64_t sum = 0x243f6a8885a308d3u; /* digits of pi: a line of zeros does not pass */
+
+	for (uint32_t i = 0; i < 7; i++) {
+		sum = (sum ^ words[i]) * 0x9e3779b97f4a7c15u; /* odd, so nothing is lost: 2^64 over the golden ratio */
+		sum ^= sum >> 32;
+	}
+	return sum;
+}
 
 /* Set-up messages over the edge's control connection. */
 #define RR_VERBS_MAGIC 0x53425256u /* "VRBS" */
@@ -167,6 +201,8 @@ struct rr_verbs_edge {
 	uint32_t tiny_pending; /* bit w: tinies[w] waits to be sent */
 	uint32_t tiny_bytes[2];
 	uint32_t tiny_serials[2];
+	uint32_t tiny_short; /* bit w: tinies[w] went in the short form, and nobody was woken for it */
+	uint32_t tiny_waits; /* passes that looked for the peer's message since the last of ours */
 	/* receiver */
 	uint64_t next;     /* serial of the next transfer */
 	uint64_t arrived;  /* bit serial % 64 */
@@ -176,6 +212,7 @@ struct rr_verbs_edge {
 	bool tiny_there[2];
 	uint32_t tiny_got[2];       /* serial, low 29 bits */
 	uint32_t tiny_got_bytes[2]; /* payload */
+	struct rr_tiny_short tiny_found[2]; /* copies of the short form, whole */
 };
 
 static inline struct rr_verbs_edge *rr_verbs_edge_of(struct rr_link *link)
@@ -193,6 +230,9 @@ static inline void rr_verbs_moved(struct rr_verbs_edge *edge)
 {
 	edge->idle_polls = 0;
 }
+
+/* verbs_receive.c: take up the peer's short message of this serial, if it is here whole. */
+bool rr_verbs_tiny_look(struct rr_verbs_edge *edge, uint32_t serial);
 
 /* verbs_setup.c */
 extern const struct rr_edge_ops rr_verbs_edge_ops;

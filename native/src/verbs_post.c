@@ -48,8 +48,8 @@ void rr_verbs_post_line(struct rr_verbs_edge *edge, uint32_t queue, uint64_t off
 	bool signalled = held || on->unsignalled + requests >= on->depth / 4;
 	struct rr_ibv_sge sge = {.addr = (uint64_t)(uintptr_t)(edge->outbound + offset), .length = bytes,
 				 .lkey = edge->outbound_mr->lkey};
-	struct rr_ibv_send_wr wr = {.sg_list = &sge, .num_sge = bytes ? 1 : 0, .opcode = RR_IBV_WR_RDMA_WRITE_WITH_IMM,
-				    .imm_data = htonl(imm)};
+	struct rr_ibv_send_wr wr = {.sg_list = &sge, .num_sge = bytes ? 1 : 0, .imm_data = htonl(imm),
+				    .opcode = imm ? RR_IBV_WR_RDMA_WRITE_WITH_IMM : RR_IBV_WR_RDMA_WRITE};
 	struct rr_ibv_send_wr *bad = NULL;
 	int result;
 

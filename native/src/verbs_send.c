@@ -267,6 +267,15 @@ uint64_t rr_verbs_released(struct rr_link *link)
 
 /* ---- tiny messages, and what waits ---- */
 
+/* Of a line that has its tag and payload. */
+static void make_short(struct rr_tiny_short *line, uint32_t bytes)
+{
+	memset(line->payload + bytes, 0, RR_EDGE_SHORT_BYTES - bytes);
+	line->bytes = bytes;
+	line->zero = 0;
+	line->check = rr_tiny_check((const uint64_t *)line);
+}
+
 rr_status rr_verbs_tiny_post(struct rr_link *link, uint64_t tag, const void *payload, uint32_t bytes)
 {
 	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
@@ -286,6 +295,13 @@ rr_status rr_verbs_tiny_post(struct rr_link *link, uint64_t tag, const void *pay
 	edge->tiny_bytes[which] = bytes;
 	edge->tiny_serials[which] = serial;
 	edge->tiny_pending |= 1u << which;
+	edge->tiny_short &= ~(1u << which);
+	edge->tiny_waits = 0;
+	if (bytes <= RR_EDGE_SHORT_BYTES && edge->state == RR_VERBS_UP && edge->queues[0].inline_bytes >= RR_CACHE_LINE &&
+	    !(edge->tiny_there[which] && edge->tiny_got[which] == (serial & RR_IMM_MASK)) && !rr_verbs_tiny_look(edge, serial)) {
+		make_short((struct rr_tiny_short *)line, bytes);
+		edge->tiny_short |= 1u << which;
+	}
 	status = rr_verbs_join(edge);
 	if (status < 0)
 		return status;
@@ -295,10 +311,14 @@ rr_status rr_verbs_tiny_post(struct rr_link *link, uint64_t tag, const void *pay
 
 static void send_tiny(struct rr_verbs_edge *edge, uint32_t which)
 {
+	uint64_t offset = edge->tinies_at + which * RR_EDGE_TINY_BYTES;
+
 	edge->tiny_pending &= ~(1u << which);
-	rr_verbs_post_line(edge, 0, edge->tinies_at + which * RR_EDGE_TINY_BYTES,
-			   edge->tiny_bytes[which] + (uint32_t)sizeof(uint64_t),
-			   RR_IMM_TINY << RR_IMM_BITS | (edge->tiny_serials[which] & RR_IMM_MASK), NULL, false);
+	if (edge->tiny_short & 1u << which)
+		rr_verbs_post_line(edge, 0, offset, RR_CACHE_LINE, 0, NULL, false);
+	else
+		rr_verbs_post_line(edge, 0, offset, edge->tiny_bytes[which] + (uint32_t)sizeof(uint64_t),
+				   RR_IMM_TINY << RR_IMM_BITS | (edge->tiny_serials[which] & RR_IMM_MASK), NULL, false);
 	rr_verbs_moved(edge);
 }
 

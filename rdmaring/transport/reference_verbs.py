@@ -284,6 +284,7 @@ class VerbsLink:
         self._opens_sent = 0
         self._opens: deque[int] = deque()  # places of OPENs that have come
         self._tinies: deque[tuple[int, int]] = deque()  # place and bytes
+        self._tiny_serial = 0  # of the last that was sent
         self._places: list[SimpleNamespace] = []  # the peer's, of this operation
         self._connect(rail, qps, size, deadline)
 
@@ -345,7 +346,7 @@ class VerbsLink:
         self._opens_sent += 1
 
     def tiny(self, tag: int, payload: bytes) -> None:
-        serial = tag >> 32
+        serial = self._tiny_serial = tag >> 32
         at = TINIES_AT + (serial & 1) * TINY_BYTES
         self._line(0, at, tag.to_bytes(8, "little") + payload, IMM_TINY, serial)
 
@@ -392,12 +393,26 @@ class VerbsLink:
         return found, body[wire.OPEN.size :]
 
     def take_tiny(self) -> tuple[int, bytes] | None:
+        """The peer's message of the serial that was sent last."""
         self.progress()
-        if not self._tinies:
+        while self._tinies:
+            which, size = self._tinies[0]
+            data = self._inbound.get(size, TINIES_AT + which * TINY_BYTES)
+            tag = int.from_bytes(data[:8], "little")
+            if tag >> 32 > self._tiny_serial:
+                break  # it is one ahead: what it sent before came in the short form
+            self._tinies.popleft()
+            if tag >> 32 == self._tiny_serial:
+                return tag, data[8:]
+        return self._short_tiny()
+
+    def _short_tiny(self) -> tuple[int, bytes] | None:
+        """A message in one line, for which no completion comes: its check says that it is here whole."""
+        line = self._inbound.get(wire.TINY_SHORT.size, TINIES_AT + (self._tiny_serial & 1) * TINY_BYTES)
+        found = wire.TINY_SHORT.unpack(line)
+        if found.tag >> 32 != self._tiny_serial or found.check != wire.tiny_check(line):
             return None
-        which, size = self._tinies.popleft()
-        data = self._inbound.get(size, TINIES_AT + which * TINY_BYTES)
-        return int.from_bytes(data[:8], "little"), data[8:]
+        return found.tag, found.payload[: found.bytes]
 
     def take(self, op: int, order: int, number: int, size: int, granted: memoryview | None = None) -> bytes | None:
         """The next transfer, which must be this one. granted: our memory where it lies, if we granted that."""

@@ -221,6 +221,15 @@ PARAMETERS = Layout(
     ("port", "B"),
     ("reserved", "5s"),
 )
+TINY_SHORT = Layout(
+    "struct rr_tiny_short",
+    "verbs_edge.h",
+    ("tag", "Q"),
+    ("payload", "40s"),
+    ("bytes", "I"),
+    ("zero", "I"),
+    ("check", "Q"),
+)
 LAYOUTS = (
     ADDRESS,
     RAIL_GID,
@@ -239,9 +248,19 @@ LAYOUTS = (
     FRAME,
     DATA,
     PARAMETERS,
+    TINY_SHORT,
 )
 
 MASK = 2**64 - 1
+
+
+def tiny_check(line: bytes) -> int:
+    """Of the first 56 bytes of a short tiny message: what its last 8 must be."""
+    value = 0x243F6A8885A308D3
+    for (word,) in struct.iter_unpack("<Q", line[:56]):
+        value = (value ^ word) * 0x9E3779B97F4A7C15 & MASK
+        value ^= value >> 32
+    return value
 
 
 def fnv(data: bytes) -> int:

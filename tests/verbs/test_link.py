@@ -9,7 +9,7 @@ from verbs.simulated import run_verbs
 
 SUMS = """
 import ml_dtypes
-counts = [int(word) for word in os.environ.get("COUNTS", "1 5 4097 300000").split()]
+counts = [int(word) for word in os.environ.get("COUNTS", "1 5 9 10 11 4097 300000").split()]
 with rr.init(timeout_s=50) as comm:
     r, n = comm.rank, comm.size
     for count in counts:
@@ -100,8 +100,32 @@ def test_tiny_messages(spec: str, tmp_path: Path) -> None:
     done = run_verbs(3, TINY, tmp_path, spec)
     assert done.ran.code == 0, done.ran.output
     done.clean(3)
-    for report in done.reports.values():  # one request a message and peer, and set-up's none
-        assert report["counts"]["sends"] <= 2 * (300 + 1) + 40, report
+    for report in done.reports.values():  # one request a message and peer, once more where the peer came late; set-up's none
+        assert 2 * (300 + 1) <= report["counts"]["sends"] <= 4 * (300 + 1) + 40, report
+        assert report["counts"]["recvs"] <= 2 * 136 + report["counts"]["recv_completions"], report
+
+
+WOKEN = """
+with rr.init(timeout_s=50) as comm:
+    x = np.zeros(1)
+    comm.all_reduce(x)
+    for k in range(31):
+        if comm.rank == k % 2:
+            time.sleep(0.02)  # by then the other sleeps
+        began = time.monotonic()
+        comm.all_reduce(x)
+        say(began=began, done=time.monotonic())
+"""
+
+
+def test_a_late_rank_wakes_those_that_sleep_for_its_short_message(tmp_path: Path) -> None:
+    """Asleep, a rank looks by itself every 10 ms: woken, it is back much sooner."""
+    done = run_verbs(2, WOKEN, tmp_path)
+    assert done.ran.code == 0, done.ran.output
+    done.clean(2)
+    calls = [[what for what in done.ran.said[rank] if "began" in what] for rank in (0, 1)]
+    after_s = sorted(calls[1 - k % 2][k]["done"] - calls[k % 2][k]["began"] for k in range(31))
+    assert after_s[len(after_s) // 2] < 0.003, after_s
 
 
 ASLEEP = """
