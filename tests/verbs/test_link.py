@@ -100,7 +100,8 @@ def test_tiny_messages(spec: str, tmp_path: Path) -> None:
     done = run_verbs(3, TINY, tmp_path, spec)
     assert done.ran.code == 0, done.ran.output
     done.clean(3)
-    for report in done.reports.values():  # one request a message and peer, once more where the peer came late; set-up's none
+    # one request a message and peer, once more where the peer came late; set-up's none
+    for report in done.reports.values():
         assert 2 * (300 + 1) <= report["counts"]["sends"] <= 4 * (300 + 1) + 40, report
         assert report["counts"]["recvs"] <= 2 * 136 + report["counts"]["recv_completions"], report
 
