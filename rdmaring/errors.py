@@ -131,6 +131,10 @@ class SetupError(CommunicatorError, ConnectionError):
     """The communicator could not be made: ranks are missing, too far apart, or of another version."""
 
 
+class DeviceError(CommunicatorError):
+    """A call of the GPU's driver failed; the message names the call and the driver's error."""
+
+
 BY_STATUS: dict[int, type[RdmaringError]] = {
     -1: ArgumentError,
     -2: OutOfMemoryError,
@@ -148,4 +152,5 @@ BY_STATUS: dict[int, type[RdmaringError]] = {
     -47: ForkedError,
     -48: SystemCallError,
     -49: SetupError,
+    -50: DeviceError,
 }

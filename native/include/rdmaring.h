@@ -50,7 +50,8 @@ typedef enum rr_status {
 	RR_ERR_CLOSED = -46,
 	RR_ERR_FORKED = -47, /* used in a child of the process that made it */
 	RR_ERR_SYSTEM = -48, /* an operating system call failed; see the message */
-	RR_ERR_SETUP = -49   /* the communicator could not be made */
+	RR_ERR_SETUP = -49,  /* the communicator could not be made */
+	RR_ERR_DEVICE = -50  /* a call of the GPU's driver failed; see the message */
 } rr_status;
 
 typedef enum rr_collective {
@@ -356,6 +357,32 @@ RR_API rr_status rr_trace_stop(rr_comm *comm);
  * a communicator that is lost.
  */
 RR_API rr_status rr_trace_read(rr_comm *comm, rr_trace_record *out, uint64_t room, uint64_t *count, uint64_t *lost);
+
+/* ---- vectors in GPU memory ---- */
+
+/* A function of the CUDA driver that rr_cuda_open() asks for. */
+typedef struct rr_cuda_want {
+	char name[48];   /* "cuMemcpyAsync": as cuGetProcAddress() takes it, without a suffix */
+	int32_t version; /* and the version to ask for: 11070 is CUDA 11.7. Another one may have another signature */
+	int32_t needed;  /* 0: may be missing; what it serves is then refused where it is asked for */
+} rr_cuda_want;
+
+typedef struct rr_cuda_entry {
+	const char *name;
+	void *address; /* NULL: the driver has none */
+} rr_cuda_entry;
+
+typedef struct rr_cuda rr_cuda;
+
+RR_API uint32_t rr_cuda_want_count(void);
+RR_API rr_status rr_cuda_want_at(uint32_t index, rr_cuda_want *out);
+/*
+ * The driver as C calls it: one address for each function that is wanted, in any order; others are not looked at.
+ * RR_ERR_UNSUPPORTED names the first needed one that is missing. One table serves a process; close it when no device
+ * of it is left.
+ */
+RR_API rr_status rr_cuda_open(const rr_cuda_entry *entries, uint32_t count, rr_cuda **out);
+RR_API void rr_cuda_close(rr_cuda *cuda);
 
 /* ---- a simulated world: the same engine over links of a seeded, virtual clock ---- */
 

@@ -28,6 +28,7 @@ const char *rr_status_name(rr_status status)
 	case RR_ERR_FORKED: return "forked";
 	case RR_ERR_SYSTEM: return "system";
 	case RR_ERR_SETUP: return "setup";
+	case RR_ERR_DEVICE: return "device";
 	}
 	return "invalid";
 }
