@@ -13,6 +13,7 @@ result shifted by a chunk, a slice or a cache line does not look right.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from rdmaring.buffers import CODE_BY_NAME
 Array = NDArray[Any]
 
 PERIOD = 1021  # elements; prime
-BLOCK_ELEMENTS = 1024 * PERIOD  # compared at once: bounds the memory that checking takes
+BLOCK_ELEMENTS = 64 * PERIOD  # compared at once: what is made on the way stays in a cache
 
 # Floats: integers up to here are exact.
 EXACT_MAX = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24, "float64": 1 << 53}
@@ -54,18 +55,18 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 def contribution(op: str | None, dtype: np.dtype[Any], rank: int, world: int) -> Array:
     """One period of what ``rank`` gives; op None: to a collective that only moves data."""
-    bits = _bits(rank)
+    bits = random_bits(rank)
     exact_max = EXACT_MAX.get(dtype.name)
     if exact_max is None:
         wrapped = bits.astype(f"u{dtype.itemsize}")
         return (wrapped | 1 if op == "prod" else wrapped).view(dtype)
     if op == "prod":
-        exponents = np.where(_contributes(rank, world, FACTORS_MAX), (bits % 3).astype(np.int64) - 1, 0)
+        exponents = np.where(contributes(rank, world, FACTORS_MAX), (bits % 3).astype(np.int64) - 1, 0)
         signs = np.where(bits >> 63, -1.0, 1.0)
         return (signs * np.exp2(exponents)).astype(dtype)
     if op in ("sum", "avg"):
         bound = max(1, exact_max // world)
-        values = np.where(_contributes(rank, world, exact_max // bound), _between(bits, bound), 0)
+        values = np.where(contributes(rank, world, exact_max // bound), _between(bits, bound), 0)
     else:
         values = _between(bits, exact_max)
     return values.astype(dtype)
@@ -81,14 +82,14 @@ def combined(op: str, dtype: np.dtype[Any], world: int) -> Array:
     wide = np.dtype(np.float64) if floating else dtype
     total = contribution(op, dtype, 0, world).astype(wide)
     for rank in range(1, world):
-        total = _UFUNC[op](total, contribution(op, dtype, rank, world).astype(wide))
+        total = UFUNC[op](total, contribution(op, dtype, rank, world).astype(wide))
     if op != "avg":
         return np.asarray(total.astype(dtype))
     working = np.dtype(np.float64 if dtype.name == "float64" else np.float32)
     return np.asarray((total.astype(working) * np.full(1, 1.0 / world, working)).astype(dtype))
 
 
-_UFUNC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+UFUNC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 def inverted(pattern: Array) -> Array:
@@ -104,23 +105,26 @@ def fill(array: Array, pattern: Array, start: int) -> None:
     array[whole:] = turned[: array.size - whole]
 
 
+def by_period(array: Array, start: int, *patterns: Array) -> Iterator[tuple[Array, ...]]:
+    """Pieces of ``array``, which begins at element ``start`` of the vector, each with what the patterns have there."""
+    turned = [np.roll(pattern, -(start % PERIOD)) for pattern in patterns]
+    for begin in range(0, array.size, BLOCK_ELEMENTS):
+        block = array[begin : begin + BLOCK_ELEMENTS]
+        whole = block.size // PERIOD * PERIOD
+        yield block[:whole].reshape(-1, PERIOD), *turned
+        yield block[whole:], *(pattern[: block.size - whole] for pattern in turned)
+
+
 def count_wrong(array: Array, pattern: Array, start: int) -> int:
     """How many elements of ``array``, which begins at element ``start``, have other bits than the pattern."""
-    turned = _raw(np.roll(pattern, -(start % PERIOD)))
-    raw, wrong = _raw(array), 0
-    for begin in range(0, raw.size, BLOCK_ELEMENTS):
-        block = raw[begin : begin + BLOCK_ELEMENTS]
-        whole = block.size // PERIOD * PERIOD
-        wrong += int(np.count_nonzero(block[:whole].reshape(-1, PERIOD) != turned))
-        wrong += int(np.count_nonzero(block[whole:] != turned[: block.size - whole]))
-    return wrong
+    return sum(int(np.count_nonzero(part != right)) for part, right in by_period(_raw(array), start, _raw(pattern)))
 
 
 def _raw(array: Array) -> Array:
     return array.view(f"u{array.dtype.itemsize}")
 
 
-def _bits(rank: int) -> NDArray[np.uint64]:
+def random_bits(rank: int) -> NDArray[np.uint64]:
     """64 bits an element that look random, equal on every machine (the finalizer of splitmix64)."""
     with np.errstate(over="ignore"):
         places = np.arange(PERIOD, dtype=np.uint64) + np.uint64(1 + rank * PERIOD)
@@ -135,6 +139,6 @@ def _between(bits: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
     return (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
 
 
-def _contributes(rank: int, world: int, ranks_max: int) -> NDArray[np.bool_]:
+def contributes(rank: int, world: int, ranks_max: int) -> NDArray[np.bool_]:
     """To which elements this rank contributes, where at most ``ranks_max`` may."""
     return (np.arange(PERIOD) + rank) % world < ranks_max

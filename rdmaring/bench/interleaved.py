@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rdmaring.bench.cases import IN_PLACE, IN_PLACE_ONLY, OUT_OF_PLACE, Case
-from rdmaring.bench.measure import batch_s, slowest, sum_of
+from rdmaring.bench.measure import batch_s, largest, sum_of
 from rdmaring.bench.operands import bind, make_operands
 from rdmaring.communicator import Communicator
 from rdmaring.schedule.collectives import COLLECTIVES
@@ -62,7 +62,7 @@ class Interleaved:
             for at in order:
                 samples[at].append(batch_s(self._comm, calls[algorithms[at]], count[algorithms[at]][0]))
         return [
-            Timed(name, tuple(slowest(self._comm, samples[at])) if not wrong[name] else (), wrong[name])
+            Timed(name, tuple(largest(self._comm, samples[at])) if not wrong[name] else (), wrong[name])
             for at, name in enumerate(algorithms)
         ]
 
@@ -90,7 +90,7 @@ class Interleaved:
     def _calls(self, call: Callable[[], Any]) -> tuple[int, float]:
         """How many calls make a sample, and what such a sample takes; the same on all ranks."""
         call()
-        call_s = min(slowest(self._comm, [batch_s(self._comm, call, 1) for _ in range(3)]))
+        call_s = min(largest(self._comm, [batch_s(self._comm, call, 1) for _ in range(3)]))
         calls = max(1, min(CALLS_MAX, round(SAMPLE_S / max(call_s, 1e-7))))
         return calls, calls * call_s
 

@@ -8,6 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy as np
 from rdmaring._native import ffi, lib
 from rdmaring._version import __version__
 from rdmaring.bench import data
+from rdmaring.bench.accuracy import drawn, error_ulp, expected, rounds
 from rdmaring.bench.cases import IN_PLACE, OUT_OF_PLACE, Case, Cases, Request
-from rdmaring.bench.operands import bind, make_operands
+from rdmaring.bench.operands import Operands, bind, make_operands
 from rdmaring.bench.records import Cell, Host, Line, Report, Traffic, make_cell
 from rdmaring.buffers import dtype_code
 from rdmaring.communicator import Communicator
@@ -97,19 +99,31 @@ class Bench:
         for _ in range(request.warmup):
             call()
         calls = request.batch or self._calls(call)
-        samples_s = slowest(comm, [batch_s(comm, call, calls) for _ in range(request.samples)])
+        samples_s = largest(comm, [batch_s(comm, call, calls) for _ in range(request.samples)])
         if request.check:
             operands.set_crafted()
             call()
             wrong += sum_of(comm, operands.count_wrong())
-        return make_cell(case, comm.size, samples_s, calls, wrong if request.check else None), traffic
+        checked = (wrong, self._error_ulp(case, operands, call)) if request.check else (None, None)
+        return make_cell(case, comm.size, samples_s, calls, *checked), traffic
+
+    def _error_ulp(self, case: Case, operands: Operands, call: Callable[[], Any]) -> float:
+        """Of any rank's result: of a call on data that round, else of the exact result that the last call left."""
+        comm, right = self._comm, operands.right
+        if case.op is not None and rounds(case.op, case.dtype):
+            replace(operands, contributed=drawn(case.op, case.dtype, comm.rank, comm.size)).set_crafted()
+            call()
+            wanted = expected(case.op, case.dtype, comm.size)
+            right = tuple((begin, end, wanted) for begin, end, _ in right)
+        mine = [error_ulp(operands.result[begin:end], pattern, begin) for begin, end, pattern in right]
+        return largest(comm, [max(mine, default=0.0)])[0]
 
     def _calls(self, call: Callable[[], Any]) -> int:
         """How many calls make a sample; all ranks find the same."""
         calls = 1
         while True:
             tries_s = [batch_s(self._comm, call, calls) for _ in range(PILOT_TRIES)]
-            call_s = min(slowest(self._comm, tries_s))
+            call_s = min(largest(self._comm, tries_s))
             if call_s * calls >= PILOT_S or calls >= CALLS_MAX:
                 return max(1, min(CALLS_MAX, round(SAMPLE_S / call_s)))
             calls *= 4
@@ -137,11 +151,11 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def slowest(comm: Communicator, mine_s: list[float]) -> list[float]:
-    """Each sample's time on the rank where it was longest."""
-    times = np.array(mine_s, np.float64)
-    comm.all_reduce(times, op="max")
-    return [float(each) for each in times]
+def largest(comm: Communicator, mine: list[float]) -> list[float]:
+    """Each figure on the rank where it is largest: of times, the slowest rank's."""
+    figures = np.array(mine, np.float64)
+    comm.all_reduce(figures, op="max")
+    return [float(each) for each in figures]
 
 
 def sum_of(comm: Communicator, mine: int) -> int:

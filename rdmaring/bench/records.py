@@ -31,7 +31,8 @@ class Cell:
     """One row's times in one placement; bandwidths are of the median.
 
     A sample is the slowest rank's mean over ``calls`` calls. p99 lies between the two samples next to it.
-    wrong: elements on all ranks that were not as they should be; None: not checked.
+    wrong: elements on all ranks that were not as they should be. error_ulp: the largest error of an element on any
+    rank (accuracy.py). None: not checked.
     """
 
     median_us: float
@@ -43,9 +44,12 @@ class Cell:
     algbw_gb_s: float
     busbw_gb_s: float
     wrong: int | None
+    error_ulp: float | None
 
 
-def make_cell(case: Case, world: int, samples_s: Sequence[float], calls: int, wrong: int | None) -> Cell:
+def make_cell(
+    case: Case, world: int, samples_s: Sequence[float], calls: int, wrong: int | None, error_ulp: float | None
+) -> Cell:
     """samples_s: seconds of one call, slowest rank, one value a sample."""
     times_us = np.asarray(samples_s, np.float64) * 1e6
     median_us = float(np.median(times_us))
@@ -60,6 +64,7 @@ def make_cell(case: Case, world: int, samples_s: Sequence[float], calls: int, wr
         algbw_gb_s=algbw,
         busbw_gb_s=algbw * bus_factor(case.collective, world),
         wrong=wrong,
+        error_ulp=error_ulp,
     )
 
 

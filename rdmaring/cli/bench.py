@@ -54,7 +54,8 @@ The columns are those of nccl-tests:
   algbw         size / time, in 10^9 bytes a second
   busbw         algbw * 2(N-1)/N for all_reduce, * (N-1)/N for reduce_scatter and all_gather; comparable with
                 the bandwidth of a link whatever the algorithm
-  #wrong        elements on all ranks that differ from the exact result
+  #wrong        elements on all ranks that differ from the exact result, on data where it does not depend on order
+  error         largest of any element against float64, in ulp of the dtype, on data that round at every step
 Exit code: 0; 1 if any element was wrong or a rank failed; 2 for wrong usage.
 """
 

@@ -33,6 +33,11 @@ def bandwidth_text(value_gb_s: float) -> str:
     return f"{value_gb_s:.{3 if value_gb_s < 10 else 2 if value_gb_s < 100 else 1}f}"
 
 
+def ulp_text(error_ulp: float) -> str:
+    """Two decimals; of an exact result none."""
+    return "0" if error_ulp == 0 else f"{error_ulp:.2f}" if error_ulp < 1000 else f"{error_ulp:.0e}"
+
+
 def sent_text(sent: Sequence[int]) -> str:
     """Bytes sent by each rank: one number where all sent the same."""
     least, most = min(sent), max(sent)
@@ -76,6 +81,7 @@ def cell_columns(place: str, all_times: bool) -> list[Column]:
         column("algbw", "(GB/s)", 8, lambda cell: bandwidth_text(cell.algbw_gb_s)),
         column("busbw", "(GB/s)", 8, lambda cell: bandwidth_text(cell.busbw_gb_s)),
         column("#wrong", "", 7, lambda cell: "N/A" if cell.wrong is None else str(cell.wrong)),
+        column("error", "(ulp)", 7, lambda cell: "N/A" if cell.error_ulp is None else ulp_text(cell.error_ulp)),
     ]
 
 

@@ -42,12 +42,12 @@ def report(comm: Any) -> Any:
 def test_columns_stand_as_in_nccl_tests(report: Any) -> None:
     table = BenchTable(Request())
     titles = table.heading("all_reduce")[2].lstrip("#").split()
-    group = ["time", "algbw", "busbw", "#wrong"]
+    group = ["time", "algbw", "busbw", "#wrong", "error"]
     assert titles == ["size", "count", "type", "redop", "root", *group, *group, "algorithm"]
     row = table.row(report.lines[0]).split()
     assert row[:5] == ["8", "2", "float32", "sum", "-1"]
     assert len(row) == len(titles)
-    assert (row[8], row[12], row[13]) == ("0", "0", "ring")
+    assert (row[8], row[9], row[13], row[14], row[15]) == ("0", "0", "0", "0", "ring")
     assert float(row[5]) == pytest.approx(report.lines[0].cells[OUT_OF_PLACE].median_us, abs=0.06)
 
 
@@ -69,7 +69,7 @@ def test_several_algorithms_show_what_they_moved() -> None:
 def test_a_placement_that_was_not_measured_is_a_dash(comm: Any) -> None:
     request = quick(collectives="broadcast", sizes="8")
     (line,) = Bench(comm, request, make_cases(request, 1)).run().lines
-    assert BenchTable(request).row(line).split()[5:9] == ["-"] * 4
+    assert BenchTable(request).row(line).split()[5:10] == ["-"] * 5
     assert report_dict(Bench(comm, request, make_cases(request, 1)).run())["rows"][0]["out_of_place"] is None
 
 
@@ -87,6 +87,7 @@ def test_json_and_csv_hold_every_row(report: Any, tmp_path: Path) -> None:
     assert row["size_bytes"] == 8 and row["dtype"] == "float32" and row["asked_algorithm"] == "ring"
     assert set(row["in_place"]) == {
         "median_us", "min_us", "p99_us", "max_us", "samples", "calls", "algbw_gb_s", "busbw_gb_s", "wrong",
+        "error_ulp",
     }  # fmt: skip
     save_csv(report, tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="") as file:
