@@ -176,6 +176,7 @@ typedef struct rr_link_facts {
 	uint64_t slot_bytes;
 	uint32_t slot_count;
 	uint32_t huge_pages; /* 1: slots lie on huge pages */
+	uint32_t line_ps;    /* on shared memory: storing to a cache line that the peer has read, when last looked at; 0: not yet */
 	uint64_t sent_bytes; /* payload since the communicator was made */
 	uint64_t received_bytes;
 	uint64_t sent_slices;

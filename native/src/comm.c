@@ -253,6 +253,8 @@ static void near_facts(const rr_comm *comm, int32_t peer, rr_link_facts *out)
 	out->slot_bytes = comm->shm.layout.slot_bytes;
 	out->slot_count = comm->shm.layout.slot_count;
 	out->huge_pages = rr_memory_is_huge((const char *)comm->shm.page + comm->shm.layout.slots);
+	struct rr_link *link = comm->engine.out[peer];
+	link->ops->describe(link, out);
 }
 
 rr_link_stats rr_comm_moved(const struct rr_comm *comm, int32_t peer)

@@ -103,7 +103,7 @@ rr_status rr_slice_combine(const struct rr_open_row *work, struct rr_slice *slic
 					  .src = sources, .src_count = slice->source_count,
 					  .count = run / work->plan->element_bytes, .wide = width > 1,
 					  .wide_sources = width_received > 1 ? received : 0, .post = last,
-					  .factor = work->plan->factor};
+					  .past_last = slice->past, .factor = work->plan->factor};
 		if (last && slice->landed) { /* landed bytes that want the post-operation: in place */
 			pass.dst = targets;
 			pass.dst_count = slice->target_count;

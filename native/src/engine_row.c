@@ -81,6 +81,7 @@ static rr_status receive_slice(const struct rr_open_row *work)
 	slice.offset = rr_slice_offset(work, slice.number);
 	slice.bytes = rr_slice_bytes(work, slice.offset);
 	slice.landed = false;
+	slice.past = false;
 	slice.fused = 0;
 	slice.here_ns = 0;
 	if (!rr_slice_may_go(work, &slice))

@@ -101,8 +101,10 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 		}
 		if (!place)
 			all = false; /* the peer will read dst itself */
-		else if (place != given) /* else a target already */
+		else if (place != given) { /* else a target already */
 			slice->targets[slice->target_count++] = place;
+			slice->past = rr_slice_past(out, &transfer);
+		}
 		given = transfer.mode == RR_MODE_SLOT ? place : given;
 		slice->fused |= 1ull << i;
 	}
@@ -143,7 +145,7 @@ void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t nu
 /* ---- from dst ---- */
 
 /* dst into the reserved place, over each stretch that lies in one piece. */
-static rr_status copy_out(const struct rr_open_row *work, uint64_t offset, uint32_t bytes, void *place,
+static rr_status copy_out(const struct rr_open_row *work, uint64_t offset, uint32_t bytes, void *place, bool past,
 			  rr_token *token)
 {
 	struct rr_engine *engine = work->engine;
@@ -156,7 +158,7 @@ static rr_status copy_out(const struct rr_open_row *work, uint64_t offset, uint3
 						      rr_slice_coordinate(work, row->buffer, row->cell, offset + done), &run);
 		void *target = (char *)place + done * width;
 		struct rr_combine copy = {.dst = &target, .dst_count = 1, .src = &source, .src_count = 1,
-					  .count = run / work->plan->element_bytes * width};
+					  .count = run / work->plan->element_bytes * width, .past_last = past};
 		rr_status status = engine->device->ops->combine(engine->device, work->plan->pass, &copy, token);
 		if (status < 0)
 			return status;
@@ -192,7 +194,7 @@ static rr_status send_slice(const struct rr_open_row *work, uint32_t at)
 		sent->begin_ns = 0;
 		if (place)
 			rr_trace_begin(engine->trace, &sent->begin_ns, 0);
-		status = place ? copy_out(work, offset, bytes, place, &sent->token) : RR_OK;
+		status = place ? copy_out(work, offset, bytes, place, rr_slice_past(out, &transfer), &sent->token) : RR_OK;
 		if (status < 0) {
 			out->ops->abort(out);
 			return status;

@@ -11,6 +11,7 @@
 #ifndef RR_ENGINE_SLICE_H
 #define RR_ENGINE_SLICE_H
 
+#include "apart.h"
 #include "engine.h"
 
 #define RR_SENDS_FUSED_MAX 64u /* bits of a mask; later sends of a row go by the send part */
@@ -37,6 +38,7 @@ struct rr_slice {
 	int32_t operand;   /* place of the local operand among the sources, or -1 */
 	bool store;        /* dst itself is a target: the first */
 	bool landed;       /* the bytes lie in dst already */
+	bool past;         /* the last target is a slot whose reader's core shares no cache with this one */
 	uint64_t fused;    /* bit i: send i is committed after the pass */
 	uint64_t here_ns;  /* its last input; 0: not traced, or no inputs */
 };
@@ -131,6 +133,12 @@ static inline uint32_t rr_slice_bytes(const struct rr_open_row *work, uint64_t o
 	uint64_t left = work->state->bytes - offset;
 
 	return left < work->plan->slice_bytes ? (uint32_t)left : work->plan->slice_bytes;
+}
+
+/* Whether a slot of this link is best filled past the caches. */
+static inline bool rr_slice_past(const struct rr_link *out, const struct rr_transfer *transfer)
+{
+	return out->apart && transfer->mode == RR_MODE_SLOT && transfer->bytes >= RR_APART_BYTES_MIN;
 }
 
 /* What both ends of a transfer compare where each knows its own counts only; see link.h. */

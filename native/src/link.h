@@ -125,6 +125,7 @@ struct rr_link {
 	int32_t peer;
 	enum rr_link_kind kind;
 	bool cma; /* the receiver may read the sender's ordinary memory */
+	bool apart; /* out: the reader's core shares no cache with this one, by what was seen last (apart.h) */
 	bool dirty; /* something was committed, released or opened since the last flush */
 	bool held;  /* the sender's memory may still be read: wait for released(); set by commit, cleared by the engine */
 	uint64_t sent;  /* transfers committed (out) or released (in), since the link was opened */

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include "apart.h"
 #include "order.h"
 #include "status.h"
 
@@ -46,6 +47,7 @@ struct link_shm {
 	uint64_t reserved_end;
 	uint32_t reserved_slot;
 	int64_t reserved_common; /* number of a common slot, or -1: none */
+	struct rr_apart apart;
 	/* receiver */
 	uint8_t *bounce;
 	bool fetched; /* the transfer at `serial` is in the bounce buffer or its landing */
@@ -190,6 +192,8 @@ static bool take_common(struct link_shm *this, const struct rr_transfer *transfe
 		this->reserved_common = rr_common_take(this->shm, transfer->bytes, place);
 	if (this->reserved_common < 0)
 		return false;
+	if (*place != transfer->given)
+		rr_apart_look(&this->apart, *place, transfer->bytes, &this->link.apart);
 	this->reserved_slot = RR_SLOT_COMMON | (uint32_t)((uint64_t)((uint8_t *)*place - this->common) / RR_CACHE_LINE);
 	return true;
 }
@@ -230,6 +234,7 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 				return RR_AGAIN;
 		}
 		*place = this->slots + (uint64_t)this->reserved_slot * RR_CACHE_LINE;
+		rr_apart_look(&this->apart, *place, transfer->bytes, &link->apart);
 		return RR_OK;
 	}
 	return rr_fail(RR_ERR_PROTOCOL, "no such mode: %d", (int)transfer->mode);
@@ -382,6 +387,11 @@ static void shm_close(struct rr_link *link)
 	free(link);
 }
 
+static void shm_describe(struct rr_link *link, rr_link_facts *facts)
+{
+	facts->line_ps = self(link)->apart.line_ps;
+}
+
 static const struct rr_link_ops shm_ops = {
 	.transport = "shm",
 	.open_post = shm_open_post,
@@ -394,6 +404,7 @@ static const struct rr_link_ops shm_ops = {
 	.peek = shm_peek,
 	.release = shm_release,
 	.flush = shm_flush,
+	.describe = shm_describe,
 	.close = shm_close,
 };
 

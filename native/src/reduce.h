@@ -48,6 +48,7 @@ struct rr_combine {
 	uint64_t wide_sources; /* bit s: source s is float32; of wide passes only */
 	bool wide;             /* the destinations are float32; likewise */
 	bool post;     /* multiply the result by factor; ignored for integers */
+	bool past_last; /* store the last destination past the caches: a hint; see reduce_kernels.inc.h */
 	double factor;
 };
 

@@ -123,6 +123,10 @@ RR_INLINE uint16_t rr_float_to_bfloat(float value)
 	{                                                                                         \
 		memory_type narrowed = narrow(value);                                             \
 		memcpy(to, &narrowed, sizeof(narrowed));                                          \
+	}                                                                                         \
+	RR_INLINE void dtype##_store_past(unsigned char *to, dtype##_v value) /* never: rr_past() */ \
+	{                                                                                         \
+		dtype##_store(to, value);                                                         \
 	}
 
 #define RR_AS_IT_IS(value) (value)

@@ -46,6 +46,29 @@ RR_INLINE void rr_store(unsigned char *to, rr_vi value)
 	memcpy(to, &value, sizeof(value));
 }
 
+/* Past the caches; `to` is a multiple of the bytes that are stored. In order with other stores by a fence only. */
+#if RR_VECTOR_BYTES == 64
+RR_INLINE void rr_past_part(unsigned char *to, rr_vi value)
+{
+	_mm512_stream_si512((void *)to, value);
+}
+
+RR_INLINE void rr_past_part_half(unsigned char *to, rr_vi_half value)
+{
+	_mm256_stream_si256((rr_vi_half *)to, value);
+}
+#else
+RR_INLINE void rr_past_part(unsigned char *to, rr_vi value)
+{
+	_mm256_stream_si256((rr_vi *)to, value);
+}
+
+RR_INLINE void rr_past_part_half(unsigned char *to, rr_vi_half value)
+{
+	_mm_stream_si128((rr_vi_half *)to, value);
+}
+#endif
+
 #if RR_VECTOR_BYTES == 64
 
 RR_INLINE rr_vi rr_load_part(const unsigned char *from, size_t bytes)
@@ -199,6 +222,10 @@ RR_INLINE rr_vd rr_where_nan_pd(rr_vd tested, rr_vd if_nan, rr_vd otherwise)
 	{                                                                                         \
 		raw narrowed = narrow(value);                                                     \
 		memcpy(to, &narrowed, sizeof(narrowed));                                          \
+	}                                                                                         \
+	RR_INLINE void dtype##_store_past(unsigned char *to, dtype##_v value)                     \
+	{                                                                                         \
+		rr_past_##part(to, narrow(value));                                                \
 	}                                                                                         \
 	RR_INLINE dtype##_v dtype##_load_part(const unsigned char *from, size_t bytes)            \
 	{                                                                                         \

@@ -84,6 +84,7 @@ struct trial {
 	size_t shift; /* bytes from an aligned address */
 	enum placement placement;
 	bool post;
+	bool past;
 	double factor;
 	void *original[VECTORS_MAX]; /* the sources */
 };
@@ -98,9 +99,9 @@ struct arena {
 
 static void *exact_block(size_t bytes)
 {
-	void *block = malloc(bytes ? bytes : 1);
+	void *block = NULL;
 
-	if (!block)
+	if (posix_memalign(&block, 64, bytes ? bytes : 1) != 0) /* so aligned, stores past the caches are possible */
 		abort();
 	return block;
 }
@@ -158,10 +159,10 @@ static void report(const struct trial *trial, int level, const char *what, size_
 	if (failures++ >= 20)
 		return;
 	printf("FAIL level %d %s %s: %s: element %zu of %zu is %llx, not %llx (sources %u, destinations %u, "
-	       "shift %zu, placement %d, post %d, factor %a)\n",
+	       "shift %zu, placement %d, post %d, past %d, factor %a)\n",
 	       level, rr_dtype_name(trial->dtype), rr_redop_name(trial->redop), what, i, trial->count,
 	       (unsigned long long)got, (unsigned long long)want, trial->src_count, trial->dst_count,
-	       trial->shift, trial->placement, trial->post, trial->factor);
+	       trial->shift, trial->placement, trial->post, trial->past, trial->factor);
 }
 
 static void compare(const struct trial *trial, int level, const struct arena *arena, const uint64_t *want)
@@ -191,7 +192,8 @@ static void run_trial(struct trial *trial)
 	struct arena arena;
 	struct rr_combine combine = { .dst = arena.dst, .src = arena.src, .dst_count = trial->dst_count,
 				      .src_count = trial->src_count, .count = trial->count,
-				      .post = trial->post, .factor = trial->factor };
+				      .post = trial->post, .past_last = trial->past,
+				      .factor = trial->factor };
 
 	trial->bytes = trial->count * rr_dtype_bytes(trial->dtype);
 	for (uint32_t s = 0; s < trial->src_count; s++) {
@@ -244,6 +246,7 @@ static void random_trial(rr_dtype dtype, rr_redop redop, uint32_t src_count, siz
 		.shift = random_below(2) ? random_below(64) : 0,
 		.placement = (enum placement)random_below(PLACEMENT_COUNT),
 		.post = rr_dtype_is_float(dtype) && random_below(2),
+		.past = random_below(2) == 1,
 		.factor = factors[random_below(sizeof(factors) / sizeof(*factors))],
 	};
 

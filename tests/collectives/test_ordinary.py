@@ -80,3 +80,29 @@ def test_staged_input_takes_no_more_memory_than_its_bound(tmp_path: Path) -> Non
     for rank in range(5):
         assert ran.of(rank, "staged") >= 4 << 10, ran.output  # it was: 4 MiB here, and what peers show of theirs
         assert ran.of(rank, "large") < 24 << 10, ran.output  # far below five ranks' 16 MiB
+
+
+def test_it_is_looked_at_whether_cores_share_a_cache(tmp_path: Path) -> None:
+    """Slots that are filled say how far their reader is; registered memory of two ranks needs none."""
+    ran = run_world(
+        2,
+        """
+        comm = rr.init(timeout_s=60)
+        held = comm.empty(1 << 18, np.float32)
+        held[:] = 1
+        comm.all_reduce(held)
+        before = comm.links[0].line_ns
+        x = np.ones(1 << 18, np.float32)
+        for turn in range(8):
+            x[:] = comm.rank + turn
+            comm.all_reduce(x)
+            assert (x == 1 + 2 * turn).all()
+        say(before=before, after=comm.links[0].line_ns)
+        """,
+        tmp_path,
+        timeout_s=60,
+    )
+    assert ran.code == 0, ran.output
+    for rank in range(2):
+        assert ran.of(rank, "before") is None
+        assert 0 < ran.of(rank, "after") <= 62_500  # 1 ms for 16 lines bounds what is told
