@@ -1,0 +1,260 @@
+/*
+ * race.c - the race log: what each operation touched and what it came after, for a checker that looks for two
+ * accesses to the same bytes of which one writes and neither comes before the other.
+ *
+ * RR_CUDA_SIM_RACE_LOG names a folder. Each process writes <pid>.jsonl there, a JSON object a line, as things end:
+ *
+ *   {"process": PID, "node": TEXT, "one_queue": BOOL}                                      first line
+ *   {"op": KIND, "stream": S, "number": N, "host": [THREAD, STEP], "begin": NS, "end": NS,
+ *    "reads": [RANGE...], "writes": [RANGE...], EDGES}                                     an operation that ran
+ *   {"call": NAME, "host": [THREAD, STEP], EDGE or "range": RANGE}                         what the host did
+ *   {"mark": NAME, "host": [THREAD, STEP]}                                                 cs_race_mark
+ *
+ * RANGE is [MEMORY, OFFSET, BYTES]. MEMORY is alike in all processes of the machine for device memory ("d" and the
+ * inode of its block); pinned host memory is "h" and the process, with the address as offset.
+ * EDGES, each present where it applies:
+ *   "after": [[S, N]...]        operations of this process, numbered by stream, that the writer of the line came
+ *                               after; all earlier ones of the same stream are meant too
+ *   "records": [EVENT, RECORD]  the operation is record number RECORD of the event
+ *   "awaits": [EVENT, RECORD]   it came after that record, or after a later one
+ *   "sets": [RANGE, VALUE]      a stream memory operation stored VALUE there
+ *   "polls": [RANGE, VALUE]     a stream memory operation waited until it saw VALUE there
+ * EVENT is "e" and an inode for an event of several processes, "l<pid>.<number>" for others.
+ *
+ * What orders: operations of a stream by number (also where one queue serves all: that order is no promise); the
+ * steps of a host thread by STEP; a call before the operation with the same THREAD and a later STEP, since that is
+ * when it was put on the stream; and the edges. NS is CLOCK_MONOTONIC, one clock for all processes: the store
+ * that "polls" saw is the last one into these bytes ("sets", or a copy) that began before the poll ended and
+ * left VALUE; where there is none, the host stored it. "range" with cuMemAlloc and cuMemFree counts as a write
+ * by the host, so that memory which is used again is not taken for the old one.
+ * Marks of equal NAME are a barrier between the processes that wrote them: a test writes one after each of its own.
+ */
+#define _GNU_SOURCE
+#include "cs.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct range {
+	CUdeviceptr begin, end;
+};
+
+struct ranges {
+	struct range *items;
+	size_t count, room;
+};
+
+/* Of the operation that this thread runs. */
+static _Thread_local struct {
+	struct ranges reads, writes;
+	uint64_t begin_ns;
+	char edges[768];
+	size_t edge_bytes;
+} running;
+
+static FILE *file;
+static pthread_once_t opened = PTHREAD_ONCE_INIT;
+static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint32_t threads;
+static _Thread_local uint32_t own_thread, own_step;
+
+static void open_file(void)
+{
+	const char *folder = cs_setting("RACE_LOG");
+	char path[4096];
+
+	if (!folder)
+		return;
+	mkdir(folder, 0700);
+	snprintf(path, sizeof(path), "%s/%d.jsonl", folder, getpid());
+	file = fopen(path, "we");
+	if (!file) {
+		cs_say("RR_CUDA_SIM_RACE_LOG: %s: %m", path);
+		exit(70);
+	}
+	setvbuf(file, NULL, _IOFBF, 1 << 16);
+	fprintf(file, "{\"process\": %d, \"node\": \"%s\", \"one_queue\": %s}\n", getpid(), cs_settings.node,
+		cs_settings.one_queue ? "true" : "false");
+	fflush(file);
+}
+
+bool cs_race_on(void)
+{
+	pthread_once(&opened, open_file);
+	return file;
+}
+
+void cs_race_step(uint32_t *thread, uint32_t *step)
+{
+	if (!own_thread)
+		own_thread = atomic_fetch_add(&threads, 1) + 1;
+	*thread = own_thread;
+	*step = ++own_step;
+}
+
+static void edge(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void edge(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	running.edge_bytes += vsnprintf(running.edges + running.edge_bytes, sizeof(running.edges) - running.edge_bytes,
+					format, arguments);
+	va_end(arguments);
+	if (running.edge_bytes >= sizeof(running.edges))
+		abort(); /* an operation has few edges */
+}
+
+/* Ranges mostly grow upwards, one after another. */
+static void add(struct ranges *ranges, CUdeviceptr begin, CUdeviceptr end)
+{
+	for (size_t i = ranges->count; i-- > 0;) {
+		struct range *range = &ranges->items[i];
+
+		if (begin > range->end || end < range->begin)
+			continue;
+		range->begin = begin < range->begin ? begin : range->begin;
+		range->end = end > range->end ? end : range->end;
+		return;
+	}
+	if (ranges->count == ranges->room) {
+		ranges->room = ranges->room * 2 + 16;
+		ranges->items = realloc(ranges->items, ranges->room * sizeof(*ranges->items));
+		if (!ranges->items)
+			abort();
+	}
+	ranges->items[ranges->count++] = (struct range){ begin, end };
+}
+
+CS_EXPORT void cs_note(CUdeviceptr address, size_t bytes, bool writes)
+{
+	if (cs_running && bytes && cs_race_on())
+		add(writes ? &running.writes : &running.reads, address, address + bytes);
+}
+
+/* RANGE, as text. Takes cs_lock. */
+static const char *range_text(CUdeviceptr address, size_t bytes, char text[96])
+{
+	struct cs_allocation *allocation;
+
+	pthread_mutex_lock(&cs_lock);
+	allocation = cs_allocation_find(address, 1);
+	if (allocation)
+		snprintf(text, 96, "[\"d%lu\", %llu, %zu]", (unsigned long)allocation->block->inode,
+			 address - allocation->block->begin, bytes);
+	else
+		snprintf(text, 96, "[\"h%d\", %llu, %zu]", getpid(), address, bytes);
+	pthread_mutex_unlock(&cs_lock);
+	return text;
+}
+
+static void print_ranges(const char *name, const struct ranges *ranges)
+{
+	char text[96];
+
+	fprintf(file, ", \"%s\": [", name);
+	for (size_t i = 0; i < ranges->count; i++)
+		fprintf(file, "%s%s", i ? ", " : "",
+			range_text(ranges->items[i].begin, ranges->items[i].end - ranges->items[i].begin, text));
+	fprintf(file, "]");
+}
+
+void cs_race_begin(const struct cs_op *op)
+{
+	(void)op;
+	if (!cs_race_on())
+		return;
+	running.reads.count = running.writes.count = 0;
+	running.edge_bytes = 0;
+	running.edges[0] = 0;
+	running.begin_ns = cs_now_ns();
+}
+
+void cs_race_end(const struct cs_op *op)
+{
+	uint64_t end_ns = cs_now_ns();
+
+	if (!cs_race_on())
+		return;
+	pthread_mutex_lock(&file_lock);
+	fprintf(file, "{\"op\": \"%s\", \"stream\": %u, \"number\": %lu, \"host\": [%u, %u], \"begin\": %lu, \"end\": %lu",
+		op->kind->name, op->stream->number, (unsigned long)op->number, op->thread, op->step,
+		(unsigned long)running.begin_ns, (unsigned long)end_ns);
+	print_ranges("reads", &running.reads);
+	print_ranges("writes", &running.writes);
+	fprintf(file, "%s}\n", running.edges);
+	fflush(file);
+	pthread_mutex_unlock(&file_lock);
+}
+
+void cs_race_after(uint32_t stream, uint64_t number)
+{
+	if (cs_race_on())
+		edge(", \"after\": [[%u, %lu]]", stream, (unsigned long)number);
+}
+
+void cs_race_event(const char *what, const char *event, uint32_t record)
+{
+	if (cs_race_on())
+		edge(", \"%s\": [\"%s\", %u]", what, event, record);
+}
+
+void cs_race_flag(const char *what, CUdeviceptr address, uint32_t bytes, uint64_t value)
+{
+	char text[96];
+
+	if (cs_race_on())
+		edge(", \"%s\": [%s, %lu]", what, range_text(address, bytes, text), (unsigned long)value);
+}
+
+/* A line about the calling host thread. */
+static void host_line(const char *key, const char *name, const char *rest)
+{
+	uint32_t thread, step;
+
+	cs_race_step(&thread, &step);
+	pthread_mutex_lock(&file_lock);
+	fprintf(file, "{\"%s\": \"%s\", \"host\": [%u, %u]%s}\n", key, name, thread, step, rest);
+	fflush(file);
+	pthread_mutex_unlock(&file_lock);
+}
+
+void cs_race_host_stream(const char *call, uint32_t stream, uint64_t number)
+{
+	char rest[64];
+
+	if (!cs_race_on() || !number)
+		return;
+	snprintf(rest, sizeof(rest), ", \"after\": [[%u, %lu]]", stream, (unsigned long)number);
+	host_line("call", call, rest);
+}
+
+void cs_race_host_event(const char *call, const char *event, uint32_t record)
+{
+	char rest[128];
+
+	if (!cs_race_on())
+		return;
+	snprintf(rest, sizeof(rest), ", \"awaits\": [\"%s\", %u]", event, record);
+	host_line("call", call, rest);
+}
+
+void cs_race_host_memory(const char *call, CUdeviceptr address, size_t bytes)
+{
+	char rest[128], text[96];
+
+	if (!cs_race_on())
+		return;
+	snprintf(rest, sizeof(rest), ", \"range\": %s", range_text(address, bytes, text));
+	host_line("call", call, rest);
+}
+
+CS_EXPORT void cs_race_mark(const char *name)
+{
+	if (cs_race_on())
+		host_line("mark", name, "");
+}
