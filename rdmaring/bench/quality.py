@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rdmaring.bench.interleaved import Interleaved, Timed
+from rdmaring.bench.tune import PASSES
 from rdmaring.choice import Candidate, candidates_of
 from rdmaring.communicator import Communicator
 
@@ -72,44 +73,60 @@ def measure(
     budget_s: float,
     on_cell: Callable[[Cell], None] | None = None,
 ) -> list[Cell]:
-    """Of every collective and size. budget_s: about how long; each cell has its share, but five rounds."""
+    """Of every collective and size, in PASSES. budget_s: about how long; each has its share, but five rounds a pass.
+
+    on_cell: told of each, in the last pass.
+    """
     wanted = [(collective, nbytes) for collective in collectives for nbytes in sizes]
     timer = Interleaved(comm, max(nbytes for _, nbytes in wanted))
-    cells = []
-    for collective, nbytes in wanted:
-        chosen = comm._chooser.choose(collective, nbytes).algorithm
-        others = [name for name in candidates_of(collective, comm._nodes) if name != chosen]
-        series = timer.times(collective, nbytes, [chosen, *others, chosen], budget_s / len(wanted))
-        asked = [comm._chooser.candidate(collective, name, nbytes) for name in (chosen, *others)]
-        cells.append(judge(collective, nbytes, series, asked))
-        if on_cell is not None:
-            on_cell(cells[-1])
-    return cells
+    asked = {each: _asked(comm, *each) for each in wanted}
+    passes: dict[tuple[str, int], list[list[Timed]]] = {each: [] for each in wanted}
+    for number in range(PASSES):
+        for each in wanted:
+            names = [candidate.algorithm for candidate in asked[each]]
+            passes[each].append(timer.times(*each, [*names, names[0]], budget_s / len(wanted) / PASSES))
+            if on_cell is not None and number == PASSES - 1:
+                on_cell(judge(*each, passes[each], asked[each]))
+    return [judge(*each, passes[each], asked[each]) for each in wanted]
 
 
-def judge(collective: str, nbytes: int, series: Sequence[Timed], asked: Sequence[Candidate]) -> Cell:
-    """series: of the chosen one, of the others, and of the chosen one again. asked: what was known of them before."""
-    first, *rest, again = series
-    right = [each for each in (first, *rest) if not each.wrong]
-    times_s = {each.algorithm: each.median_s for each in right}
-    best, ratio, spread = first.algorithm, float("inf"), 0.0
-    if not first.wrong:  # both series are of the chosen one: it is no luckier than the others, which have one
-        spread = abs(again.median_s / first.median_s - 1)
-        times_s[first.algorithm] = float(np.median(first.samples_s + again.samples_s))
+def _asked(comm: Communicator, collective: str, nbytes: int) -> list[Candidate]:
+    """The chosen one, then the others."""
+    chosen = comm._chooser.choose(collective, nbytes).algorithm
+    others = [name for name in candidates_of(collective, comm._nodes) if name != chosen]
+    return [comm._chooser.candidate(collective, name, nbytes) for name in (chosen, *others)]
+
+
+def judge(collective: str, nbytes: int, passes: Sequence[Sequence[Timed]], asked: Sequence[Candidate]) -> Cell:
+    """passes: of each, times of the chosen one, of the others, and of the chosen one again. asked: of all, before.
+
+    A time is the mean over passes of medians.
+    """
+    series = list(zip(*passes, strict=True))  # of each candidate, its pass by pass
+    first, again = series[0], series[-1]
+    right = [each for each in series[:-1] if not any(timed.wrong for timed in each)]
+    wrong = tuple(each[0].algorithm for each in series[:-1] if each not in right)
+    times_s = {each[0].algorithm: _mean_s(each) for each in right}
+    best, ratio, spread = first[0].algorithm, float("inf"), 0.0
     if right:
-        best = min(right, key=lambda each: _half_s(each, 0)).algorithm
-    if not first.wrong:
-        ratio = _half_s(first, 1) / _half_s(next(each for each in right if each.algorithm == best), 1)
-    wrong = tuple(each.algorithm for each in (first, *rest) if each.wrong)
+        best = min(right, key=lambda each: _mean_s(each, 0))[0].algorithm
+    if first in right:  # both series are of the chosen one: it is no luckier than the others, which have one
+        spread = abs(_mean_s(again) / _mean_s(first) - 1)
+        times_s[first[0].algorithm] = (_mean_s(first) + _mean_s(again)) / 2
+        ratio = _mean_s(first, 1) / _mean_s(next(each for each in right if each[0].algorithm == best), 1)
     predicted_s = {each.algorithm: each.predicted_s for each in asked}
     return Cell(
-        collective, nbytes, first.algorithm, best, ratio, times_s, spread, predicted_s, asked[0].seconds, wrong
+        collective, nbytes, first[0].algorithm, best, ratio, times_s, spread, predicted_s, asked[0].seconds, wrong
     )
 
 
-def _half_s(timed: Timed, half: int) -> float:
-    """The median of every second pair of rounds: within a pair the order of the candidates is turned about."""
-    return float(np.median([sample for turn, sample in enumerate(timed.samples_s) if turn // 2 % 2 == half]))
+def _mean_s(series: Sequence[Timed], half: int | None = None) -> float:
+    """half: of every second pair of rounds; within a pair the order of the candidates is turned about."""
+    medians = []
+    for timed in series:
+        kept = [each for turn, each in enumerate(timed.samples_s) if half is None or turn // 2 % 2 == half]
+        medians.append(np.median(kept))
+    return float(np.mean(medians))
 
 
 def summary(cells: Iterable[Cell]) -> Summary:

@@ -16,6 +16,10 @@ from rdmaring.tuning.fit import fit
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
 
+# A machine has states that last for seconds (which cores share a cache, where the host has them; docs/decisions/0002),
+# in which other algorithms are the quickest: a cell is met in several.
+PASSES = 3
+
 Advance = Callable[[str, int, int], None]  # what is being measured, how many cells are done, of how many
 
 
@@ -44,13 +48,13 @@ def measure(
     budget_s: float,
     advance: Advance | None = None,
 ) -> Measured:
-    """All candidates of each cell in turn; a median of each.
+    """All candidates of each cell in turn, in PASSES over all cells; the mean of each one's medians.
 
-    sizes: bytes of the whole vector, float32. budget_s: about how long; each cell has its share, but five rounds.
+    sizes: bytes of the whole vector, float32. budget_s: about how long; each has its share, but five rounds a pass.
     """
-    cells = [(collective, nbytes) for collective in collectives for nbytes in sorted(sizes)]
+    cells = [(collective, nbytes) for collective in collectives for nbytes in sorted(sizes)] * PASSES
     timer = Interleaved(comm, max(sizes))
-    times: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    times: dict[tuple[str, str], dict[int, list[float]]] = {}
     refused: list[Refused] = []
     for done, (collective, nbytes) in enumerate(cells):
         if advance is not None:
@@ -62,9 +66,13 @@ def measure(
                 refused.append(Refused(collective, found.algorithm, nbytes, found.wrong))
                 times.pop((collective, found.algorithm), None)
             else:
-                times.setdefault((collective, found.algorithm), []).append((nbytes, found.median_s))
+                series = times.setdefault((collective, found.algorithm), {})
+                series.setdefault(nbytes, []).append(found.median_s)
     sizes_of_nodes = tuple(count for _, count in sorted(Counter(comm._nodes).items()))
-    kept: dict[tuple[str, str], Times] = {key: tuple(series) for key, series in times.items()}
+    kept: dict[tuple[str, str], Times] = {
+        key: tuple((nbytes, float(np.mean(medians_s))) for nbytes, medians_s in sorted(series.items()))
+        for key, series in times.items()
+    }
     return Measured(Table(sizes_of_nodes, kept), tuple(refused))
 
 

@@ -13,7 +13,7 @@ def candidate(name, predicted_s, measured_s=None):
 
 def cell(chosen, other, again, *, predicted_s=1.0, measured_s=None):
     series = [Timed("a", chosen, 0), Timed("b", other, 0), Timed("a", again, 0)]
-    return judge("all_reduce", 8, series, [candidate("a", predicted_s, measured_s), candidate("b", 2.0)])
+    return judge("all_reduce", 8, [series], [candidate("a", predicted_s, measured_s), candidate("b", 2.0)])
 
 
 def test_luck_in_one_half_makes_nobody_the_best():
@@ -38,7 +38,7 @@ def test_what_the_chosen_one_differs_by_from_itself_excuses_as_much():
 
 def test_a_chosen_one_with_wrong_numbers_is_never_good():
     series = [Timed("a", (), 3), Timed("b", (1.0,) * 5, 0), Timed("a", (), 3)]
-    found = judge("all_reduce", 8, series, [candidate("a", 1.0), candidate("b", 2.0)])
+    found = judge("all_reduce", 8, [series], [candidate("a", 1.0), candidate("b", 2.0)])
     assert not found.good
     assert found.wrong == ("a",)
     assert summary([found]).wrong == 1
@@ -51,3 +51,23 @@ def test_predicted_and_expected_are_compared_with_the_measured_time():
     total = summary([found])
     assert (total.good, total.error, total.error_expected) == pytest.approx((1.0, 0.5, 0.1))
     assert total.error_all == pytest.approx(0.5)  # a: 0.5, b: |2 / 4 - 1|
+
+
+def test_a_time_is_the_mean_over_passes():
+    """Another algorithm is the best in each state of the machine: the one that is best on average counts."""
+    passes = [
+        [Timed("a", (1.0,) * 5, 0), Timed("b", (3.0,) * 5, 0), Timed("a", (1.0,) * 5, 0)],
+        [Timed("a", (4.0,) * 5, 0), Timed("b", (3.0,) * 5, 0), Timed("a", (5.0,) * 5, 0)],
+    ]
+    found = judge("all_reduce", 8, passes, [candidate("a", 1.0), candidate("b", 2.0)])
+    assert found.best == "a"
+    assert found.spread == pytest.approx(0.2)  # 3 / 2.5
+    assert found.times_s == pytest.approx({"a": 2.75, "b": 3.0})
+
+
+def test_wrong_in_one_pass_is_wrong():
+    good = [Timed("a", (1.0,) * 5, 0), Timed("b", (1.0,) * 5, 0), Timed("a", (1.0,) * 5, 0)]
+    bad = [Timed("a", (1.0,) * 5, 0), Timed("b", (), 2), Timed("a", (1.0,) * 5, 0)]
+    found = judge("all_reduce", 8, [good, bad], [candidate("a", 1.0), candidate("b", 2.0)])
+    assert found.wrong == ("b",)
+    assert found.good
