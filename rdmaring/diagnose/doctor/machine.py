@@ -25,7 +25,8 @@ DOCUMENT_BYTES_MAX = 1 << 20
 ADDRESSES_MAX = 256
 RAILS_MAX = 64
 GIDS_MAX = 256
-NAMESPACE_KINDS = ("net", "pid", "user")
+GPUS_MAX = 64
+NAMESPACE_KINDS = ("net", "pid", "user", "ipc")
 INT_MAX = (1 << 62) - 1
 
 
@@ -52,8 +53,11 @@ class Rail:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Facts of one end of a pair. wire: what its links speak. namespaces: of the process, by kind, "" where /proc "
-    "hides them."""
+    """Facts of one end of a pair.
+
+    wire: what its links speak. namespaces: of the process, by kind, "" where /proc hides them. gpus: UUIDs of those
+    that the process sees.
+    """
 
     version: str
     wire: str
@@ -64,6 +68,7 @@ class Machine:
     namespaces: Mapping[str, str]
     interfaces: tuple[Interface, ...]
     rails: tuple[Rail, ...]
+    gpus: tuple[str, ...]
 
     @property
     def label(self) -> str:
@@ -102,6 +107,7 @@ def machine_facts(roots: Roots) -> Machine:
         namespaces={kind: _namespace(roots, kind) for kind in NAMESPACE_KINDS},
         interfaces=tuple(Interface(each, roots.system.mtu(each.interface)) for each in found[:ADDRESSES_MAX]),
         rails=_rails(roots),
+        gpus=tuple(gpu.uuid for gpu in roots.system.gpu().gpus[:GPUS_MAX]),
     )
 
 
@@ -163,6 +169,7 @@ def _machine(fields: dict[str, Any]) -> Machine:
         namespaces={kind: string(namespaces, kind) for kind in NAMESPACE_KINDS},
         interfaces=tuple(_interface(each) for each in _list(fields, "interfaces", ADDRESSES_MAX)),
         rails=tuple(_rail(each) for each in _list(fields, "rails", RAILS_MAX)),
+        gpus=_texts(fields, "gpus", GPUS_MAX),
     )
 
 
@@ -204,6 +211,13 @@ def _gid(fields: dict[str, Any]) -> Gid:
         netdev=string(fields, "netdev"),
         scope=string(fields, "scope"),
     )
+
+
+def _texts(fields: dict[str, Any], name: str, count_max: int) -> tuple[str, ...]:
+    value = fields.get(name)
+    if not isinstance(value, list | tuple) or len(value) > count_max:
+        raise ProtocolError(f"{name} is not a list of at most {count_max}")
+    return tuple(string({name: each}, name) for each in value)
 
 
 def _list(fields: dict[str, Any], name: str, count_max: int) -> Sequence[dict[str, Any]]:

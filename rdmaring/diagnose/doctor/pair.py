@@ -28,6 +28,7 @@ def compare(mine: Machine, theirs: Machine) -> list[Finding]:
         check_version(mine, theirs),
         check_host(mine, theirs),
         check_namespaces(mine, theirs),
+        check_gpus(mine, theirs),
         check_duplicate_addresses(mine, theirs),
         check_interface_mtu(mine, theirs),
         *check_rails(mine, theirs),
@@ -85,7 +86,7 @@ def check_namespaces(mine: Machine, theirs: Machine) -> Finding:
     for machine in (mine, theirs):
         words = ", ".join(f"{kind} {value or 'hidden'}" for kind, value in machine.namespaces.items())
         look.note(machine.label, f"{words}, user id {machine.user}")
-    apart = [kind for kind in mine.namespaces if mine.namespaces[kind] != theirs.namespaces[kind]]
+    apart = [kind for kind in ("net", "pid", "user") if mine.namespaces[kind] != theirs.namespaces[kind]]
     if "net" in apart:
         return look.warning(
             "one host, but two network namespaces",
@@ -103,6 +104,36 @@ def check_namespaces(mine: Machine, theirs: Machine) -> Finding:
             "docker run --pid=host (or --pid=container:NAME), and the same user for all ranks",
         )
     return look.ok("the same network, PID and user namespace, the same user")
+
+
+def check_gpus(mine: Machine, theirs: Machine) -> Finding:
+    """Both ends see GPUs or neither does; on one host, PID and IPC namespaces let them share GPU memory."""
+    look = Look("pair-gpus")
+    for machine in (mine, theirs):
+        look.note(machine.label, listing(machine.gpus, shown_max=64) or "no GPU")
+    if not mine.gpus and not theirs.gpus:
+        return look.not_applicable("no GPU on either end")
+    if not mine.gpus or not theirs.gpus:
+        lacking, other = (mine, theirs) if not mine.gpus else (theirs, mine)
+        return look.warning(
+            f"{lacking.label} sees no GPU, {other.label} sees {len(other.gpus)}",
+            "an operation takes vectors in GPU memory on all ranks or on none: a mixture is a mismatch",
+            f"see the findings of {lacking.label} alone: gpu-driver, gpu-devices; a container: --gpus all",
+        )
+    counts = f"{len(mine.gpus)} here, {len(theirs.gpus)} there"
+    if not is_one_host(mine, theirs):
+        return look.ok(counts)
+    apart = [kind for kind in ("pid", "ipc") if mine.namespaces[kind] != theirs.namespaces[kind]]
+    for machine in (mine, theirs):
+        look.note(machine.label, ", ".join(machine.namespaces[kind] or f"{kind} hidden" for kind in ("pid", "ipc")))
+    if apart:
+        return look.warning(
+            f"one host, but different {' and '.join(f'{kind.upper()} namespaces' for kind in apart)}",
+            "the driver opens no handle of GPU memory across them: vectors go through pinned host memory (staged)",
+            "docker run --pid=host --ipc=host, or one container for all ranks of the host",
+        )
+    shared = len(set(mine.gpus) & set(theirs.gpus))
+    return look.ok(f"{counts}, {shared} of them the same; one PID and one IPC namespace")
 
 
 def _outer(machine: Machine) -> Iterator[Address]:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from rdmaring.diagnose.doctor import cma, gids, identity, limits, memory, network, port_checks, verbs
+from rdmaring.diagnose.doctor import (
+    cma,
+    gids,
+    gpu_direct,
+    gpu_driver,
+    gpu_paths,
+    identity,
+    limits,
+    memory,
+    network,
+    port_checks,
+    verbs,
+)
 from rdmaring.diagnose.doctor.findings import Evidence, Finding, State
 from rdmaring.diagnose.doctor.roots import Roots
 
@@ -46,6 +58,18 @@ CHECKS: tuple[Check, ...] = (
     Check("port-counters", port_checks.check_port_counters),
     Check("nic-numa", port_checks.check_nic_numa),
     Check("pcie", port_checks.check_pcie),
+    Check("gpu-driver", gpu_driver.check_gpu_driver),
+    Check("cuda-python", gpu_driver.check_cuda_python),
+    Check("nvrtc", gpu_driver.check_nvrtc),
+    Check("gpu-devices", gpu_driver.check_gpu_devices),
+    Check("gpu-namespaces", gpu_paths.check_gpu_namespaces),
+    Check("gpu-peers", gpu_paths.check_gpu_peers),
+    Check("gpu-ipc", gpu_paths.check_gpu_ipc),
+    Check("gpu-memops", gpu_paths.check_gpu_memops),
+    Check("gpu-direct-rdma", gpu_direct.check_gpu_direct_rdma),
+    Check("gpu-nic", gpu_direct.check_gpu_nic),
+    Check("gpu-acs", gpu_direct.check_gpu_acs),
+    Check("gpu-iommu", gpu_direct.check_gpu_iommu),
 )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+from functools import cached_property
 from pathlib import Path
 
 from rdmaring.diagnose.doctor.clock import ClockStatus, clock_status
 from rdmaring.diagnose.doctor.cross_memory import CrossMemory, probe_cross_memory
+from rdmaring.diagnose.doctor.gpu_facts import GpuFacts, ask_driver
 from rdmaring.diagnose.doctor.interfaces import Address, addresses, interface_mtu
 from rdmaring.diagnose.doctor.texts import UNLIMITED
 from rdmaring.diagnose.doctor.verbs_library import VerbsLibrary, open_verbs_library
@@ -55,6 +57,14 @@ class System:
 
     def verbs_library(self, name: str) -> VerbsLibrary:
         return open_verbs_library(name)
+
+    @cached_property
+    def _gpu(self) -> GpuFacts:
+        return ask_driver()
+
+    def gpu(self) -> GpuFacts:
+        """What CUDA's driver says, and what came of trying it, in a child process; asked once."""
+        return self._gpu
 
     def addresses(self) -> list[Address]:
         return addresses()

@@ -12,6 +12,7 @@ from typing import Any
 from rdmaring.diagnose.doctor.clock import ClockStatus
 from rdmaring.diagnose.doctor.cross_memory import CrossMemory
 from rdmaring.diagnose.doctor.findings import Finding, from_dict
+from rdmaring.diagnose.doctor.gpu_facts import GpuFacts
 from rdmaring.diagnose.doctor.interfaces import Address
 from rdmaring.diagnose.doctor.roots import Roots
 from rdmaring.diagnose.doctor.system import System
@@ -38,6 +39,7 @@ class FakeSystem(System):
         self.mtus = {"lo": 65536, "eth0": 1500}
         self.device_error: OSError | None = None
         self.own_user: int | None = None
+        self.gpu_facts = GpuFacts(library_error="libcuda.so.1: cannot open shared object file")
 
     def rlimit(self, name: str) -> tuple[int, int]:
         return self.limits[name]
@@ -67,6 +69,9 @@ class FakeSystem(System):
 
     def verbs_library(self, name: str) -> VerbsLibrary:
         return self.library
+
+    def gpu(self) -> GpuFacts:
+        return self.gpu_facts
 
     def addresses(self) -> list[Address]:
         return list(self.own_addresses)
@@ -98,7 +103,7 @@ class FakeMachine:
         self.write("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [advise] never deny force")
         self.write("sys/devices/system/node/node0/cpulist", "0-3")
         self.write("sys/devices/system/node/node0/distance", "10")
-        for kind in ("net", "pid", "user"):
+        for kind in ("net", "pid", "user", "ipc"):
             (root / "proc/self/ns").mkdir(exist_ok=True)
             (root / "proc/self/ns" / kind).symlink_to(f"{kind}:[4026531{len(kind)}]")
         (root / "dev").mkdir()

@@ -55,12 +55,12 @@ def test_plain_lines_where_there_is_no_terminal(run: Callable[..., Outcome]) -> 
     assert (code, err) == (0, "")
     assert "\x1b" not in out
     lines = out.splitlines()
-    assert "  n/a      gid-table      no active RDMA port" in lines
+    assert "  n/a      gid-table        no active RDMA port" in lines
     # A fake machine without IPv6 addresses: the one warning there is.
-    assert "  warning  ipv6           no IPv6 address but loopback's" in lines
+    assert "  warning  ipv6             no IPv6 address but loopback's" in lines
     assert [line for line in lines if line.startswith("           cause  IPv6 is on")]
     assert [line for line in lines if line.startswith("           fix    nothing, if all hosts have IPv4")]
-    assert lines[-1] == "12 ok, 1 warning, 0 failure, 10 n/a"
+    assert lines[-1] == "12 ok, 1 warning, 0 failure, 22 n/a"
 
 
 def test_the_exit_code_of_warnings_and_failures(run: Callable[..., Outcome], machine: FakeMachine) -> None:

@@ -20,7 +20,7 @@ from rdmaring.diagnose.doctor.reach import candidates
 from rdmaring.rendezvous.protocol import ProtocolError
 
 OTHER_BOOT_ID = "b1a5ed00-0000-4000-8000-000000000002"
-FIELDS = ("net", "pid", "user")
+FIELDS = ("net", "pid", "user", "ipc")
 
 
 def mapped(last: int, third: int = 4) -> str:
@@ -279,7 +279,7 @@ def machine(last: int, mtu: int = 1500, rails: tuple[Rail, ...] = ()) -> Machine
     own = (Address("eth0", f"192.0.2.{last}", 24), Address("eth0", f"fe80::{last}", 64))
     interfaces = tuple(Interface(address, mtu) for address in own)
     namespaces = dict.fromkeys(FIELDS, "")
-    return Machine("1", "wire", f"host{last}", f"boot{last}", f"host{last}", 0, namespaces, interfaces, rails)
+    return Machine("1", "wire", f"host{last}", f"boot{last}", f"host{last}", 0, namespaces, interfaces, rails, ())
 
 
 HERE, THERE = machine(7), machine(8)

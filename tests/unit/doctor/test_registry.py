@@ -15,8 +15,8 @@ from rdmaring.rendezvous.protocol import ProtocolError
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "DOCTOR.md"
 PAIR_IDS = (
-    "pair-version pair-host pair-namespaces pair-addresses pair-mtu pair-rails pair-link-layer pair-rate pair-rdma-mtu "
-    "pair-gid pair-reach pair-path-mtu pair-clock"
+    "pair-version pair-host pair-namespaces pair-gpus pair-addresses pair-mtu pair-rails pair-link-layer pair-rate "
+    "pair-rdma-mtu pair-gid pair-reach pair-path-mtu pair-clock"
 ).split()
 
 
@@ -27,7 +27,7 @@ def test_every_check_stands_in_the_document_and_no_other() -> None:
 
 
 def test_ids_are_unique_and_each_check_says_what_it_looks_at() -> None:
-    assert len({check.id for check in CHECKS}) == len(CHECKS) == 23
+    assert len({check.id for check in CHECKS}) == len(CHECKS) == 35
     assert all(check.looks_at.endswith(".") for check in CHECKS)
 
 
