@@ -41,7 +41,9 @@ class Request:
 
     sizes: bytes of the whole vector; of all_to_all, what each rank gives. places: of PLACES. registered: in memory
     from ``comm.empty()``. plan: by persistent plans. samples: of each cell. warmup: calls before them. batch: calls a
-    sample; None: as many as take about a millisecond. check: compare results.
+    sample; None: as many as take about a millisecond. check: compare results. channels: in which vectors travel, and
+    links are made; None: as the environment says. tensors: so many arrays of each size, as one list beside a call for
+    each; None: one array.
     """
 
     collectives: tuple[str, ...] = ("all_reduce",)
@@ -57,6 +59,8 @@ class Request:
     warmup: int = 5
     batch: int | None = None
     check: bool = True
+    channels: int | None = None
+    tensors: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,8 @@ def _refusal(
         return "--op", f"'avg' is for floating dtypes; {dtype.name} accepts sum, prod, min, max"
     if request.plan and collective not in PLANNED:
         return "--plan", f"there are no plans of {collective}; accepted are {', '.join(PLANNED)}"
+    if request.tensors is not None and collective != "all_reduce":
+        return "--tensors", f"lists of arrays are measured by all_reduce; {collective} is not accepted here"
     if collective in IN_PLACE_ONLY and IN_PLACE not in request.places:
         return "--out-of-place", f"{collective} works in place only"
     if collective in OUT_OF_PLACE_ONLY and OUT_OF_PLACE not in request.places:

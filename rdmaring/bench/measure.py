@@ -98,7 +98,7 @@ class Bench:
         operands.set_neutral(case.neutral)
         for _ in range(request.warmup):
             call()
-        calls = request.batch or self._calls(call)
+        calls = request.batch or calls_of(comm, call)
         samples_s = largest(comm, [batch_s(comm, call, calls) for _ in range(request.samples)])
         if request.check:
             operands.set_crafted()
@@ -118,15 +118,16 @@ class Bench:
         mine = [error_ulp(operands.result[begin:end], pattern, begin) for begin, end, pattern in right]
         return largest(comm, [max(mine, default=0.0)])[0]
 
-    def _calls(self, call: Callable[[], Any]) -> int:
-        """How many calls make a sample; all ranks find the same."""
-        calls = 1
-        while True:
-            tries_s = [batch_s(self._comm, call, calls) for _ in range(PILOT_TRIES)]
-            call_s = min(largest(self._comm, tries_s))
-            if call_s * calls >= PILOT_S or calls >= CALLS_MAX:
-                return max(1, min(CALLS_MAX, round(SAMPLE_S / call_s)))
-            calls *= 4
+
+def calls_of(comm: Communicator, call: Callable[[], Any]) -> int:
+    """How many calls make a sample; all ranks find the same."""
+    calls = 1
+    while True:
+        tries_s = [batch_s(comm, call, calls) for _ in range(PILOT_TRIES)]
+        call_s = min(largest(comm, tries_s))
+        if call_s * calls >= PILOT_S or calls >= CALLS_MAX:
+            return max(1, min(CALLS_MAX, round(SAMPLE_S / call_s)))
+        calls *= 4
 
 
 def batch_s(comm: Communicator, call: Callable[[], Any], calls: int) -> float:

@@ -26,14 +26,16 @@ from rdmaring.bench.cases import (
 from rdmaring.bench.measure import Bench, host, links
 from rdmaring.bench.records import Line, Report
 from rdmaring.cli import picture
+from rdmaring.cli.bench_tensors import show_tensors
 from rdmaring.cli.explain import show_explanations
 from rdmaring.cli.ranks import start_ranks
-from rdmaring.cli.tables import BenchTable, as_json, printer, save_csv
+from rdmaring.cli.tables import BenchTable, as_json, opening_lines, printer, save_csv
 from rdmaring.errors import RdmaringError
 from rdmaring.rendezvous import RendezvousError
 from rdmaring.rendezvous.environment import detect, is_described
 
 ARGUMENTS = "rdmaring.bench.arguments"
+SIZES, SIZES_OF_TENSORS = "8:256M:x2", "64:16K:x4"
 
 EPILOG = """\b
 Examples:
@@ -43,6 +45,7 @@ Examples:
   rdmaring bench -n 2 --collective all_gather,reduce_scatter --dtype float32,bfloat16 --sizes 1K:1M:x4
   rdmaring bench -n 2 --op sum,max --sizes 64,4K,1M --in-place --all-times
   rdmaring bench -n 2 --sizes 8:64M --json > result.json
+  rdmaring bench -n 2 --tensors 1000 --sizes 64:16K:x4   1,000 arrays as one list, beside a call for each
   rdmaring bench -n 2 --plot busbw.png --csv all.csv
   rdmaring bench -n 8 --explain --sizes 8:64M:x8     which algorithm each size gets, and why
   torchrun --nproc-per-node 4 --no-python rdmaring bench --sizes 1M     ranks from another launcher
@@ -55,6 +58,7 @@ The columns are those of nccl-tests:
   busbw         algbw * 2(N-1)/N for all_reduce, * (N-1)/N for reduce_scatter and all_gather; comparable with
                 the bandwidth of a link whatever the algorithm
   #wrong        elements on all ranks that differ from the exact result, on data where it does not depend on order
+  faster        with --tensors: how many times faster the list is than a call for each array
   error         largest of any element against float64, in ulp of the dtype, on data that round at every step
 Exit code: 0; 1 if any element was wrong or a rank failed; 2 for wrong usage.
 """
@@ -95,8 +99,7 @@ class _KeepArguments(click.Command):
 @click.option("--op", default="sum", show_default=True, metavar="NAME,...", help="sum, prod, min, max, avg.")
 @click.option(
     "--sizes",
-    default="8:256M:x2",
-    show_default=True,
+    show_default=f"{SIZES}; with --tensors {SIZES_OF_TENSORS}",
     metavar="BYTES,...",
     help="Bytes of the vector: 1M, 8:16M (doubling), 8:1M:x4, 1M:2M:+64K, or a list of these.",
 )
@@ -105,6 +108,13 @@ class _KeepArguments(click.Command):
 @click.option("--out-of-place", is_flag=True, help="Only that; default: both.")
 @click.option("--registered", is_flag=True, help="In memory from comm.empty(), which peers use in place.")
 @click.option("--plan", is_flag=True, help="Persistent plans instead of calls.")
+@click.option("--channels", type=click.IntRange(1, 16), metavar="K", help="Vectors travel in K parts side by side.")
+@click.option(
+    "--tensors",
+    type=click.IntRange(1, 10**6),
+    metavar="N",
+    help="N arrays of each size, in place: one call for the list of them beside a call for each.",
+)
 @click.option(
     "--iters", type=click.IntRange(1, 10**6), default=20, show_default=True, help="Samples of each cell."
 )
@@ -165,10 +175,23 @@ def command(
     except RequestError as error:
         raise click.BadParameter(str(error), param_hint=error.option) from None
     _check_outputs(csv_path, plot_path)
+    if request.tensors is not None:
+        _check_tensors(
+            {
+                "--plan": request.plan,
+                "--explain": explained,
+                "--all-times": all_times,
+                "--csv": csv_path,
+                "--plot": plot_path,
+                "--out-of-place": out_of_place,
+            }
+        )
     if ranks is not None and not is_described(os.environ):
         return start_ranks("bench", ctx.meta[ARGUMENTS], ranks, pin)
     try:
-        with rdmaring.init() as comm:
+        with rdmaring.init(channels=request.channels) as comm:
+            if request.tensors is not None:
+                return show_tensors(comm, request, cases, as_json=json_wanted)
             if explained:
                 return show_explanations(comm, cases, as_json=json_wanted)
             if comm.rank:
@@ -196,6 +219,7 @@ def _request(
     algorithm: str,
     dtype: str,
     op: str,
+    sizes: str | None,
     iters: int,
     **more: Any,
 ) -> Request:
@@ -208,6 +232,7 @@ def _request(
             algorithms=algorithm,
             dtypes=dtype,
             ops=op,
+            sizes=sizes or (SIZES if more["tensors"] is None else SIZES_OF_TENSORS),
             places=places,
             samples=iters,
             **more,
@@ -242,6 +267,13 @@ def _check_outputs(csv_path: Path | None, plot_path: Path | None) -> None:
             raise click.BadParameter(str(error), param_hint="--plot") from None
 
 
+def _check_tensors(others: dict[str, Any]) -> None:
+    """Options that say nothing of a list."""
+    for option, given in others.items():
+        if given:
+            raise click.UsageError(f"{option} with --tensors: accepted is one of them")
+
+
 def _measure(comm: Any, request: Request, cases: Cases, table: BenchTable | None) -> Report:
     """On rank 0: measure, and show each row as soon as it is there."""
     write = printer(sys.stdout)
@@ -260,7 +292,7 @@ def _measure(comm: Any, request: Request, cases: Cases, table: BenchTable | None
 
         if table is not None:
             with aside():
-                write("\n".join(table.opening(comm.size, host(), links(comm), cases.skipped)), "dim")
+                write("\n".join(opening_lines(request, comm.size, host(), links(comm), cases.skipped)), "dim")
         report = Bench(comm, request, cases).run(on_line, advance)
     if table is not None:
         write("\n".join(table.closing(report)), "bold red" if report.wrong else "bold")

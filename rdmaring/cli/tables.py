@@ -85,6 +85,28 @@ def cell_columns(place: str, all_times: bool) -> list[Column]:
     ]
 
 
+def opening_lines(
+    request: Request, world: int, host: Host, links: Sequence[str], skipped: Sequence[str]
+) -> list[str]:
+    """Where and how it is measured."""
+    way = "persistent plans" if request.plan else "blocking calls"
+    memory = "registered" if request.registered else "ordinary"
+    batch = f"{request.batch} calls" if request.batch else "as many calls as take about 1 ms"
+    channels = f" in {request.channels} channels" if (request.channels or 1) > 1 else ""
+    return [
+        f"# {world} {'rank' if world == 1 else 'ranks'}; {host.cpu}, {host.cpus} CPUs, {host.simd}",
+        *(f"# links: {kind}" for kind in links),
+        f"# {way} on {memory} memory{channels}; time: median of {request.samples} samples, "
+        f"each the slowest rank's mean over {batch}; GB = 10^9 bytes",
+        *(f"# left out: {why}" for why in skipped),
+    ]
+
+
+def verdict_line(wrong: int, request: Request) -> str:
+    found = f"{wrong} FAILED" if wrong else "0 OK"
+    return f"# Wrong elements : {found if request.check else 'not checked'}"
+
+
 class BenchTable:
     """Columns as nccl-tests prints them; comments begin with #.
 
@@ -100,20 +122,6 @@ class BenchTable:
         self._columns.append(ALGORITHM_COLUMN)
         if len(request.algorithms) > 1:
             self._columns += TRAFFIC_COLUMNS
-
-    def opening(self, world: int, host: Host, links: Sequence[str], skipped: Sequence[str]) -> list[str]:
-        """Where and how it is measured."""
-        request = self._request
-        way = "persistent plans" if request.plan else "blocking calls"
-        memory = "registered" if request.registered else "ordinary"
-        batch = f"{request.batch} calls" if request.batch else "as many calls as take about 1 ms"
-        return [
-            f"# {world} {'rank' if world == 1 else 'ranks'}; {host.cpu}, {host.cpus} CPUs, {host.simd}",
-            *(f"# links: {kind}" for kind in links),
-            f"# {way} on {memory} memory; time: median of {request.samples} samples, "
-            f"each the slowest rank's mean over {batch}; GB = 10^9 bytes",
-            *(f"# left out: {why}" for why in skipped),
-        ]
 
     def heading(self, collective: str) -> list[str]:
         """The three lines above a collective's rows."""
@@ -132,9 +140,8 @@ class BenchTable:
 
     def closing(self, report: Report) -> list[str]:
         """The verdict."""
-        wrong = f"{report.wrong} FAILED" if report.wrong else "0 OK"
         return [
-            f"# Wrong elements : {wrong if self._request.check else 'not checked'}",
+            verdict_line(report.wrong, self._request),
             f"# Average busbw  : {bandwidth_text(report.average_busbw_gb_s)} GB/s",
         ]
 
