@@ -1,12 +1,21 @@
-"""Tests that run in a child process, whose driver is the simulated one: this process may have none, or a real one."""
+"""Tests that run in a child process, whose driver is the simulated one: this process may have none, or a real one.
+
+Children are forked by a server that has imported the bindings, which takes longer than most tests; what makes a
+driver (cuInit, its settings, its threads) happens in the child alone.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -29,17 +38,32 @@ def child_environment(**settings: Any) -> dict[str, str]:
     return {**own, "PYTHONPATH": str(TESTS), **environment(**settings), **others}
 
 
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """Ends when this process closes its end of the pipe."""
+    return subprocess.Popen(
+        command("--serve", ""), env=child_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def run(path: str, name: str, **settings: Any) -> tuple[int, str]:
+    """Status and output of a function that ran in a child with these settings of environment()."""
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(json.dumps([path, name, child_environment(**settings)]) + "\n")
+    server.stdin.flush()
+    status, output = json.loads(server.stdout.readline())
+    return status, output
+
+
 def in_child(**settings: Any) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Make a test of a function without arguments: it runs in a child, with these settings of environment()."""
 
     def decorate(case: Callable[[], None]) -> Callable[[], None]:
         @functools.wraps(case)
         def test() -> None:
-            line = command(case.__code__.co_filename, case.__name__)
-            result = subprocess.run(
-                line, env=child_environment(**settings), capture_output=True, text=True, timeout=TIMEOUT_S
-            )
-            assert result.returncode == 0, f"status {result.returncode}\n{result.stdout}{result.stderr}"
+            status, output = run(case.__code__.co_filename, case.__name__, **settings)
+            assert status == 0, f"status {status}\n{output}"
 
         return test
 
@@ -71,7 +95,7 @@ def context(device: int = 0) -> Any:
     return made
 
 
-def load(path: str) -> ModuleType:
+def _load(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -79,7 +103,57 @@ def load(path: str) -> ModuleType:
     return module
 
 
+def _call(path: str, name: str, arguments: list[str]) -> None:
+    function = getattr(_load(path), name)
+    getattr(function, "__wrapped__", function)(*arguments)
+
+
+def _forked(path: str, name: str, environment: dict[str, str], output: int) -> int:
+    """The pid of a child that runs a function, its output in the file."""
+    child = os.fork()
+    if child:
+        return child
+    os.setsid()  # its own children go with it
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    status = 1
+    try:
+        _call(path, name, [])
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _serve() -> None:
+    import cuda.bindings.driver  # noqa: F401 - what takes long is done before the forks
+    import numpy  # noqa: F401
+    import pytest  # noqa: F401
+
+    for line in sys.stdin:
+        path, name, environment = json.loads(line)
+        with tempfile.TemporaryFile() as output:
+            child = _forked(path, name, environment, output.fileno())
+            end = time.monotonic() + TIMEOUT_S
+            ended, status = os.waitpid(child, os.WNOHANG)
+            while not ended:
+                if time.monotonic() > end:
+                    os.kill(child, signal.SIGKILL)
+                time.sleep(0.002)
+                ended, status = os.waitpid(child, os.WNOHANG)
+            output.seek(0)
+            text = output.read().decode(errors="replace")
+        print(json.dumps([os.waitstatus_to_exitcode(status), text]), flush=True)
+
+
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: its modules have names of their own package
-    function = getattr(load(sys.argv[1]), sys.argv[2])
-    getattr(function, "__wrapped__", function)(*sys.argv[3:])
+    if sys.argv[1] == "--serve":
+        _serve()
+    else:
+        _call(sys.argv[1], sys.argv[2], sys.argv[3:])

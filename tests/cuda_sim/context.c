@@ -157,7 +157,12 @@ CS_API(cuCtxGetFlags, 7000)(unsigned int *flags)
 
 CS_API(cuCtxSynchronize, 2000)(void)
 {
+	CUresult result;
+
 	CS_ENTER(CS_NEED_CONTEXT);
+	result = cs_capture_forbids_context(cs_current());
+	if (result != CUDA_SUCCESS)
+		return result;
 	cs_drain(cs_current());
 	return cs_fault_now();
 }

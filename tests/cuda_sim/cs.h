@@ -18,11 +18,18 @@
  *   device.c      cuDeviceGet, -Count, -Name, -Uuid, -PCIBusId, -ByPCIBusId, TotalMem, CanAccessPeer
  *   attributes.c  cuDeviceGetAttribute
  *   context.c     cuDevicePrimaryCtx*, cuCtxSetCurrent, -GetCurrent, -Push, -Pop, -GetDevice, -Synchronize, peer access
+ *   events.c      cuEventCreate, -Destroy, -Record, -RecordWithFlags, -Query, -Synchronize, -ElapsedTime,
+ *                 cuStreamWaitEvent
+ *   copies.c      cuMemcpy, -HtoD, -DtoH, -DtoD, -Peer, each also Async; cuMemsetD8, -D32, each also Async
+ *   memops.c      cuStreamWaitValue32, -64, cuStreamWriteValue32, -64, cuStreamBatchMemOp (v2)
+ *   launch.c      cuLaunchKernel, cuLaunchKernelEx, cuLaunchHostFunc
+ *   capture.c     cuStreamBeginCapture, -EndCapture, -IsCapturing, -GetCaptureInfo, cuThreadExchangeStreamCaptureMode
+ *   graph.c       cuGraphInstantiate, -Launch, -Upload, -GetNodes (their count), -Destroy, cuGraphExecDestroy
  *   stream_calls.c  cuStreamCreate, -WithPriority, -Destroy, -Synchronize, -Query, -GetFlags, -GetPriority, -GetCtx
  *   memory.c      cuMemAlloc, cuMemFree, cuMemGetInfo, cuMemGetAddressRange
  *   host.c        cuMemHostAlloc, cuMemAllocHost, cuMemFreeHost, cuMemHostRegister, -Unregister, -GetDevicePointer,
  *                 -GetFlags
- *   ipc.c         cuIpcGetMemHandle, -OpenMemHandle, -CloseMemHandle
+ *   ipc.c         cuIpcGetMemHandle, -OpenMemHandle, -CloseMemHandle, -GetEventHandle, -OpenEventHandle
  *   pointers.c    cuPointerGetAttribute, cuPointerGetAttributes, cuPointerSetAttribute
  */
 #ifndef CUDA_SIM_CS_H
@@ -43,7 +50,7 @@
 #define CS_ARENA_BYTES ((size_t)1 << 40)      /* reserved address space; device addresses lie in it */
 #define CS_PAGE_BYTES  ((size_t)4096)
 
-/* ---- calls --------------------------------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------------------------- */
 
 /*
  * An entry of the driver with the signature it has had since `version`: PFN_<name>_v<version> in cudaTypedefs.h.
@@ -77,7 +84,7 @@ struct cs_call {
 
 CUresult cs_enter(struct cs_call *call, const char *function, enum cs_need need);
 
-/* ---- process.c: settings of the environment, life of the process --------------------------------------------------- */
+/* ---- process.c: settings of the environment, life of the process --------------------------------------------- */
 
 struct cs_settings {
 	int device_count;           /* RR_CUDA_SIM_DEVICES, 1; those that CUDA_VISIBLE_DEVICES leaves */
@@ -113,7 +120,7 @@ CUresult cs_fault_now(void); /* CUDA_SUCCESS while there is none */
 /* How often an entry was called by the application, as in cs_calls("cuLaunchKernel"); "*": all together. */
 CS_EXPORT uint64_t cs_calls(const char *name);
 
-/* ---- context.c ----------------------------------------------------------------------------------------------------- */
+/* ---- context.c ----------------------------------------------------------------------------------------------- */
 
 struct CUctx_st {
 	int device;               /* ordinal */
@@ -138,11 +145,11 @@ extern _Thread_local struct CUctx_st *cs_running;
 void cs_uuid(int device, unsigned char uuid[16]);
 bool cs_pci_place(int device, unsigned int *domain, unsigned int *bus, unsigned int *slot);
 
-/* ---- attributes.c -------------------------------------------------------------------------------------------------- */
+/* ---- attributes.c -------------------------------------------------------------------------------------------- */
 
 int cs_attribute(CUdevice_attribute attribute, int device);
 
-/* ---- memory.c: device memory --------------------------------------------------------------------------------------- */
+/* ---- memory.c: device memory --------------------------------------------------------------------------------- */
 
 /* One memfd: one allocation of 2 MiB or more, or what small ones share; then a page of struct cs_shared. */
 struct cs_block {
@@ -199,7 +206,7 @@ bool cs_opened_note(struct cs_allocation *allocation, bool opens);
 /* pointers.c: whether cuIpcGetMemHandle takes it. Locked. */
 bool cs_ipc_capable(const struct cs_allocation *allocation);
 
-/* ---- host.c: pinned host memory ------------------------------------------------------------------------------------ */
+/* ---- host.c: pinned host memory ------------------------------------------------------------------------------ */
 
 struct cs_host_range {
 	uintptr_t begin;
@@ -214,7 +221,7 @@ struct cs_host_range {
 /* The pinned range that holds the whole of [address, address + bytes), or NULL. Locked. */
 struct cs_host_range *cs_host_find(uintptr_t address, size_t bytes);
 
-/* ---- streams.c: operations and the threads that run them ----------------------------------------------------------- */
+/* ---- streams.c: operations and the threads that run them ----------------------------------------------------- */
 
 struct cs_op;
 
@@ -261,12 +268,16 @@ void *cs_op_new(const struct cs_op_kind *kind, size_t bytes);
  * whatever is returned. `handle` may be 0, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD. INVALID_HANDLE: no such stream here.
  */
 CUresult cs_submit(CUstream handle, void *op);
+CUresult cs_submit_locked(struct CUstream_st *stream, struct cs_op *op);
+CUresult cs_submit_and_wait(CUstream handle, void *op); /* and return a fault that has happened */
+CUresult cs_stream_finish(CUstream handle);             /* wait for all that the stream has */
 
 /* The stream of a handle in the current context; NULL: none. Locked. */
 struct CUstream_st *cs_stream_of(CUstream handle);
 struct CUstream_st *cs_stream_new(struct CUctx_st *context, unsigned int flags, int priority); /* locked */
 void cs_stream_destroy(struct CUstream_st *stream); /* its thread ends when it has run what is queued; locked */
 bool cs_await(struct CUstream_st *waiter, struct CUstream_st *stream, uint64_t number); /* false: no memory; locked */
+bool cs_order_by_legacy(struct CUstream_st *stream); /* its next operation is put where it must be; locked */
 void cs_push(struct CUstream_st *stream, struct cs_op *op); /* without the rules of the legacy stream; locked */
 
 /* Wait until the stream's operations up to `number` are done. Not locked. */
@@ -282,7 +293,66 @@ void cs_set_in_host_function(bool inside);
 bool cs_pause(unsigned int turn);
 uint64_t cs_now_ns(void);
 
-/* ---- race.c: the race log ------------------------------------------------------------------------------------------ */
+/* ---- events.c ------------------------------------------------------------------------------------------------ */
+
+/* What an event is to all who know it; in a page of its own where several processes do. */
+struct cs_event_state {
+	_Atomic uint32_t recorded;  /* number of the latest call that recorded it */
+	_Atomic uint32_t completed; /* number of the latest record that was reached */
+	_Atomic uint32_t destroyed; /* by the process that made it */
+	_Atomic uint64_t time_ns;   /* when that was */
+};
+
+/* What CUevent points to. Never freed. */
+struct CUevent_st {
+	struct CUctx_st *context;
+	unsigned int flags;
+	bool imported, destroyed;
+	int fd;                     /* -1: known to this process alone */
+	uint64_t inode;
+	char name[32];              /* in the race log */
+	struct cs_event_state *state, own;
+	struct cs_capture *captured; /* last recorded while a stream captured */
+	uint32_t captured_node;
+	struct CUevent_st *next;
+};
+
+struct CUevent_st *cs_event_of(CUevent handle); /* NULL: no such event, or its maker has destroyed it; locked */
+struct CUevent_st *cs_event_new(unsigned int flags, int fd); /* owns fd, or -1; NULL: no memory; locked */
+void cs_event_complete(struct cs_event_state *state, uint32_t record);
+void cs_event_wait(struct cs_event_state *state, uint32_t record); /* returns early after a fault */
+
+/* ---- capture.c ----------------------------------------------------------------------------------------------- */
+
+#define CS_LANES_MAX 64 /* streams of one capture */
+
+bool cs_stream_captures(CUstream handle);
+
+/*
+ * What a capture under way forbids: calls that may synchronise (by mode and thread), use of the legacy stream beside
+ * blocking streams that capture, waiting for a stream or a context of it. Each invalidates it. Of these only
+ * the second is called locked.
+ */
+CUresult cs_capture_forbids(void);
+CUresult cs_capture_forbids_legacy(const struct CUctx_st *context);
+CUresult cs_capture_forbids_stream(CUstream handle);
+CUresult cs_capture_forbids_context(const struct CUctx_st *context);
+CUresult cs_capture_add(struct CUstream_st *stream, struct cs_op *op);               /* owns op; locked */
+CUresult cs_capture_record(struct CUstream_st *stream, struct CUevent_st *event);    /* locked */
+CUresult cs_capture_wait(struct CUstream_st *stream, struct CUevent_st *event);      /* locked */
+
+/* ---- graph.c: all locked ------------------------------------------------------------------------------------- */
+
+struct CUgraph_st *cs_graph_new(void); /* NULL: no memory */
+
+/* A node after others; owns op, which is NULL for a node that only joins. `index` is its number. */
+CUresult cs_graph_add(struct CUgraph_st *graph, uint32_t lane, struct cs_op *op, const uint32_t *after,
+		      uint32_t after_count, uint32_t *index);
+
+/* Whether one of `ends` comes after each node, or is it. */
+bool cs_graph_is_joined(const struct CUgraph_st *graph, const uint32_t *ends, uint32_t end_count);
+
+/* ---- race.c: the race log ------------------------------------------------------------------------------------ */
 
 /* Whether there is one. The functions below do nothing otherwise. */
 bool cs_race_on(void);
@@ -301,7 +371,7 @@ void cs_race_host_stream(const char *call, uint32_t stream, uint64_t number);
 void cs_race_host_event(const char *call, const char *event, uint32_t record);
 void cs_race_host_memory(const char *call, CUdeviceptr address, size_t bytes);
 
-/* ---- translation: what operations and kernels may touch ------------------------------------------------------------ */
+/* ---- translation: what operations and kernels may touch ------------------------------------------------------ */
 
 /* A range of addresses of one allocation (or pinned host range), and where its first byte is in this process. */
 struct cs_view {
@@ -321,10 +391,13 @@ CS_EXPORT bool cs_view(CUdeviceptr address, struct cs_view *view);
  */
 CS_EXPORT void *cs_translate(CUdeviceptr address, size_t bytes, bool writes);
 
+/* The same for a copy, which reaches all devices of the process. */
+void *cs_translate_any(CUdeviceptr address, size_t bytes, bool writes);
+
 /* Tell the race log of an access that went by cs_view. On a stream thread. */
 CS_EXPORT void cs_note(CUdeviceptr address, size_t bytes, bool writes);
 
-/* ---- module*.c (modules and kernels), called from launch.c --------------------------------------------------------- */
+/* ---- module*.c (modules and kernels), called from launch.c --------------------------------------------------- */
 
 struct cs_parameter {
 	uint32_t offset, bytes;  /* in the packed block of parameters */
@@ -333,18 +406,20 @@ struct cs_parameter {
 /* A kernel of a loaded module: what cuModuleGetFunction gives as CUfunction. */
 struct cs_kernel;
 
+#define CS_WEAK __attribute__((weak)) /* a library without module*.c has no kernels: cuLaunchKernel is NOT_SUPPORTED */
+
 /* The kernel behind a handle; NULL: no such, or its module is unloaded. Locked. */
-struct cs_kernel *cs_kernel_of(CUfunction function);
+CS_WEAK struct cs_kernel *cs_kernel_of(CUfunction function);
 
 /* Parameters in order, and their count. */
-const struct cs_parameter *cs_kernel_parameters(const struct cs_kernel *kernel, uint32_t *count);
+CS_WEAK const struct cs_parameter *cs_kernel_parameters(const struct cs_kernel *kernel, uint32_t *count);
 
 /*
  * Run all blocks, on the calling stream thread. `parameters` is the packed block. Returns CUDA_SUCCESS, or what the
  * launch dies of (719 CUDA_ERROR_LAUNCH_FAILED, 716 MISALIGNED_ADDRESS, 700 after cs_translate gave NULL), sticky.
  * A kernel whose module is unloaded meanwhile stays valid: module memory is never given back.
  */
-CUresult cs_kernel_run(const struct cs_kernel *kernel, const unsigned int grid[3], const unsigned int block[3],
-		       unsigned int shared_bytes, const void *parameters);
+CS_WEAK CUresult cs_kernel_run(const struct cs_kernel *kernel, const unsigned int grid[3], const unsigned int block[3],
+			       unsigned int shared_bytes, const void *parameters);
 
 #endif

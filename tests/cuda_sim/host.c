@@ -66,7 +66,10 @@ static CUresult allocate(void **address, size_t bytes, unsigned int flags)
 {
 	void *memory;
 	bool entered;
+	CUresult result = cs_capture_forbids();
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (!address || !bytes || (flags & ~(unsigned int)ALLOCATE_FLAGS))
 		return CUDA_ERROR_INVALID_VALUE;
 	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

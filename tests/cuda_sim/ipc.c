@@ -235,3 +235,47 @@ CS_API(cuIpcCloseMemHandle, 4010)(CUdeviceptr address)
 	pthread_mutex_unlock(&cs_lock);
 	return result;
 }
+
+CS_API(cuIpcGetEventHandle, 4010)(CUipcEventHandle *handle, CUevent event_handle)
+{
+	struct event_handle filled = { .magic = EVENT_MAGIC, .pid = getpid() };
+	struct CUevent_st *event;
+	CUresult result = CUDA_ERROR_INVALID_HANDLE;
+
+	CS_ENTER(CS_NEED_CONTEXT);
+	if (!handle)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&cs_lock);
+	event = cs_event_of(event_handle);
+	if (event && event->fd >= 0 && !event->imported) {
+		filled.fd = event->fd;
+		filled.inode = event->inode;
+		memset(handle, 0, sizeof(*handle));
+		memcpy(handle, &filled, sizeof(filled));
+		result = CUDA_SUCCESS;
+	}
+	pthread_mutex_unlock(&cs_lock);
+	return result;
+}
+
+CS_API(cuIpcOpenEventHandle, 4010)(CUevent *event, CUipcEventHandle packed)
+{
+	struct event_handle handle;
+	int fd;
+
+	CS_ENTER(CS_NEED_CONTEXT);
+	memcpy(&handle, &packed, sizeof(handle));
+	if (!event || handle.magic != EVENT_MAGIC)
+		return event ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+	if (handle.pid == getpid())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	fd = open_there(handle.pid, handle.fd, handle.inode);
+	if (fd < 0)
+		return CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_lock(&cs_lock);
+	*event = cs_event_new(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, fd);
+	if (*event)
+		(*event)->imported = true;
+	pthread_mutex_unlock(&cs_lock);
+	return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}

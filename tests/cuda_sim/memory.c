@@ -216,6 +216,7 @@ CUresult cs_allocate(int device, size_t bytes, bool pool, CUdeviceptr *address)
 	cs_allocation_insert(allocation);
 	memset(allocation->block->host + (begin - allocation->block->begin), POISON, bytes);
 	pthread_mutex_unlock(&cs_lock);
+	cs_race_host_memory("cuMemAlloc", begin, bytes);
 	*address = begin;
 	return CUDA_SUCCESS;
 }
@@ -270,7 +271,8 @@ void cs_memory_end(struct CUctx_st *context)
 	pthread_mutex_unlock(&cs_lock);
 }
 
-CS_EXPORT bool cs_view(CUdeviceptr address, struct cs_view *view)
+/* A device of -1 sees all. */
+static bool view_from(int device, CUdeviceptr address, struct cs_view *view)
 {
 	struct cs_allocation *allocation;
 	struct cs_host_range *range;
@@ -286,7 +288,7 @@ CS_EXPORT bool cs_view(CUdeviceptr address, struct cs_view *view)
 		view->end = allocation->begin + allocation->bytes;
 		view->host = block->host + (allocation->begin - block->begin);
 		/* Imported memory belongs to the context that opened it, whichever device it lies on. */
-		found = !cs_running || cs_may_map(cs_running->device, allocation->context->device);
+		found = device < 0 || cs_may_map(device, allocation->context->device);
 	} else if (range) {
 		view->begin = range->begin;
 		view->end = range->begin + range->bytes;
@@ -298,11 +300,11 @@ CS_EXPORT bool cs_view(CUdeviceptr address, struct cs_view *view)
 	return found;
 }
 
-CS_EXPORT void *cs_translate(CUdeviceptr address, size_t bytes, bool writes)
+static void *translate_from(int device, CUdeviceptr address, size_t bytes, bool writes)
 {
 	struct cs_view view;
 
-	if (!cs_view(address, &view) || bytes > view.end - address) {
+	if (!view_from(device, address, &view) || bytes > view.end - address) {
 		cs_fault(CUDA_ERROR_ILLEGAL_ADDRESS, "%s of %zu bytes at 0x%llx: no such memory of this device",
 			 writes ? "write" : "read", bytes, address);
 		return NULL;
@@ -311,19 +313,50 @@ CS_EXPORT void *cs_translate(CUdeviceptr address, size_t bytes, bool writes)
 	return view.host + (address - view.begin);
 }
 
+CS_EXPORT bool cs_view(CUdeviceptr address, struct cs_view *view)
+{
+	return view_from(cs_running ? cs_running->device : -1, address, view);
+}
+
+CS_EXPORT void *cs_translate(CUdeviceptr address, size_t bytes, bool writes)
+{
+	return translate_from(cs_running ? cs_running->device : -1, address, bytes, writes);
+}
+
+void *cs_translate_any(CUdeviceptr address, size_t bytes, bool writes)
+{
+	return translate_from(-1, address, bytes, writes);
+}
+
 CS_API(cuMemAlloc, 3020)(CUdeviceptr *address, size_t bytes)
 {
+	CUresult result;
+
 	CS_ENTER(CS_NEED_CONTEXT);
-	return cs_allocate(cs_current()->device, bytes, false, address);
+	result = cs_capture_forbids();
+	return result == CUDA_SUCCESS ? cs_allocate(cs_current()->device, bytes, false, address) : result;
 }
 
 /* Waits for the work of the device, as the real one does. */
 CS_API(cuMemFree, 3020)(CUdeviceptr address)
 {
+	struct cs_allocation *allocation;
+	size_t bytes = 0;
+	CUresult result;
+
 	CS_ENTER(CS_NEED_CONTEXT);
 	if (!address)
 		return CUDA_SUCCESS;
+	result = cs_capture_forbids();
+	if (result != CUDA_SUCCESS)
+		return result;
 	cs_drain(cs_current());
+	pthread_mutex_lock(&cs_lock);
+	allocation = cs_allocation_find(address, 1);
+	bytes = allocation ? allocation->bytes : 0;
+	pthread_mutex_unlock(&cs_lock);
+	if (bytes)
+		cs_race_host_memory("cuMemFree", address, bytes);
 	return cs_release(address);
 }
 

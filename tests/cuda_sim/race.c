@@ -6,26 +6,26 @@
  *
  *   {"process": PID, "node": TEXT, "one_queue": BOOL}                                      first line
  *   {"op": KIND, "stream": S, "number": N, "host": [THREAD, STEP], "begin": NS, "end": NS,
- *    "reads": [RANGE...], "writes": [RANGE...], EDGES}                                     an operation that ran
- *   {"call": NAME, "host": [THREAD, STEP], EDGE or "range": RANGE}                         what the host did
+ *    "reads": [RANGE...], "writes": [RANGE...], "edges": [EDGE...]}                        an operation that ran
+ *   {"call": NAME, "host": [THREAD, STEP], "edges": [EDGE]}                                the host waited
+ *   {"call": NAME, "host": [THREAD, STEP], "range": RANGE}                                 the host took or gave memory
  *   {"mark": NAME, "host": [THREAD, STEP]}                                                 cs_race_mark
  *
  * RANGE is [MEMORY, OFFSET, BYTES]. MEMORY is alike in all processes of the machine for device memory ("d" and the
  * inode of its block); pinned host memory is "h" and the process, with the address as offset.
- * EDGES, each present where it applies:
- *   "after": [[S, N]...]        operations of this process, numbered by stream, that the writer of the line came
- *                               after; all earlier ones of the same stream are meant too
- *   "records": [EVENT, RECORD]  the operation is record number RECORD of the event
- *   "awaits": [EVENT, RECORD]   it came after that record, or after a later one
- *   "sets": [RANGE, VALUE]      a stream memory operation stored VALUE there
- *   "polls": [RANGE, VALUE]     a stream memory operation waited until it saw VALUE there
+ * EDGE is one of these, in the order in which they happened:
+ *   ["after", S, N]           operation N of stream S of this process, and so all earlier ones, came before
+ *   ["records", EVENT, RECORD]  the operation is record number RECORD of the event
+ *   ["awaits", EVENT, RECORD]   it came after that record, or after a later one
+ *   ["sets", RANGE, VALUE, NS]  a stream memory operation was about to store VALUE there
+ *   ["polls", RANGE, VALUE, NS] a stream memory operation waited until it saw VALUE there
  * EVENT is "e" and an inode for an event of several processes, "l<pid>.<number>" for others.
  *
  * What orders: operations of a stream by number (also where one queue serves all: that order is no promise); the
  * steps of a host thread by STEP; a call before the operation with the same THREAD and a later STEP, since that is
  * when it was put on the stream; and the edges. NS is CLOCK_MONOTONIC, one clock for all processes: the store
- * that "polls" saw is the last one into these bytes ("sets", or a copy) that began before the poll ended and
- * left VALUE; where there is none, the host stored it. "range" with cuMemAlloc and cuMemFree counts as a write
+ * that "polls" saw is the last one into these bytes ("sets", or a copy) that began before that NS and left VALUE;
+ * where there is none, the host stored it. "range" with cuMemAlloc and cuMemFree counts as a write
  * by the host, so that memory which is used again is not taken for the old one.
  * Marks of equal NAME are a barrier between the processes that wrote them: a test writes one after each of its own.
  */
@@ -38,6 +38,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define EDGE_BYTES_MAX 256
 
 struct range {
 	CUdeviceptr begin, end;
@@ -52,8 +54,8 @@ struct ranges {
 static _Thread_local struct {
 	struct ranges reads, writes;
 	uint64_t begin_ns;
-	char edges[768];
-	size_t edge_bytes;
+	char *edges; /* as text, with commas between */
+	size_t edge_bytes, edge_room;
 } running;
 
 static FILE *file;
@@ -101,12 +103,17 @@ static void edge(const char *format, ...)
 {
 	va_list arguments;
 
+	if (running.edge_room - running.edge_bytes < EDGE_BYTES_MAX) {
+		running.edge_room = running.edge_room * 2 + 4 * EDGE_BYTES_MAX;
+		running.edges = realloc(running.edges, running.edge_room);
+		if (!running.edges)
+			abort();
+	}
+	if (running.edge_bytes)
+		running.edge_bytes += sprintf(running.edges + running.edge_bytes, ", ");
 	va_start(arguments, format);
-	running.edge_bytes += vsnprintf(running.edges + running.edge_bytes, sizeof(running.edges) - running.edge_bytes,
-					format, arguments);
+	running.edge_bytes += vsprintf(running.edges + running.edge_bytes, format, arguments);
 	va_end(arguments);
-	if (running.edge_bytes >= sizeof(running.edges))
-		abort(); /* an operation has few edges */
 }
 
 /* Ranges mostly grow upwards, one after another. */
@@ -170,7 +177,6 @@ void cs_race_begin(const struct cs_op *op)
 		return;
 	running.reads.count = running.writes.count = 0;
 	running.edge_bytes = 0;
-	running.edges[0] = 0;
 	running.begin_ns = cs_now_ns();
 }
 
@@ -186,7 +192,7 @@ void cs_race_end(const struct cs_op *op)
 		(unsigned long)running.begin_ns, (unsigned long)end_ns);
 	print_ranges("reads", &running.reads);
 	print_ranges("writes", &running.writes);
-	fprintf(file, "%s}\n", running.edges);
+	fprintf(file, ", \"edges\": [%s]}\n", running.edge_bytes ? running.edges : "");
 	fflush(file);
 	pthread_mutex_unlock(&file_lock);
 }
@@ -194,13 +200,13 @@ void cs_race_end(const struct cs_op *op)
 void cs_race_after(uint32_t stream, uint64_t number)
 {
 	if (cs_race_on())
-		edge(", \"after\": [[%u, %lu]]", stream, (unsigned long)number);
+		edge("[\"after\", %u, %lu]", stream, (unsigned long)number);
 }
 
 void cs_race_event(const char *what, const char *event, uint32_t record)
 {
 	if (cs_race_on())
-		edge(", \"%s\": [\"%s\", %u]", what, event, record);
+		edge("[\"%s\", \"%s\", %u]", what, event, record);
 }
 
 void cs_race_flag(const char *what, CUdeviceptr address, uint32_t bytes, uint64_t value)
@@ -208,7 +214,8 @@ void cs_race_flag(const char *what, CUdeviceptr address, uint32_t bytes, uint64_
 	char text[96];
 
 	if (cs_race_on())
-		edge(", \"%s\": [%s, %lu]", what, range_text(address, bytes, text), (unsigned long)value);
+		edge("[\"%s\", %s, %lu, %lu]", what, range_text(address, bytes, text), (unsigned long)value,
+		     (unsigned long)cs_now_ns());
 }
 
 /* A line about the calling host thread. */
@@ -229,7 +236,7 @@ void cs_race_host_stream(const char *call, uint32_t stream, uint64_t number)
 
 	if (!cs_race_on() || !number)
 		return;
-	snprintf(rest, sizeof(rest), ", \"after\": [[%u, %lu]]", stream, (unsigned long)number);
+	snprintf(rest, sizeof(rest), ", \"edges\": [[\"after\", %u, %lu]]", stream, (unsigned long)number);
 	host_line("call", call, rest);
 }
 
@@ -239,7 +246,7 @@ void cs_race_host_event(const char *call, const char *event, uint32_t record)
 
 	if (!cs_race_on())
 		return;
-	snprintf(rest, sizeof(rest), ", \"awaits\": [\"%s\", %u]", event, record);
+	snprintf(rest, sizeof(rest), ", \"edges\": [[\"awaits\", \"%s\", %u]]", event, record);
 	host_line("call", call, rest);
 }
 

@@ -66,6 +66,9 @@ CS_API(cuStreamSynchronize, 2000)(CUstream handle)
 	CUresult result;
 
 	CS_ENTER(CS_NEED_CONTEXT);
+	result = cs_capture_forbids_stream(handle);
+	if (result != CUDA_SUCCESS)
+		return result;
 	result = look(handle, &stream, &submitted);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -81,6 +84,9 @@ CS_API(cuStreamQuery, 2000)(CUstream handle)
 	CUresult result;
 
 	CS_ENTER(CS_NEED_CONTEXT);
+	result = cs_capture_forbids_stream(handle);
+	if (result != CUDA_SUCCESS)
+		return result;
 	result = look(handle, &stream, &submitted);
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -243,7 +243,7 @@ bool cs_await(struct CUstream_st *waiter, struct CUstream_st *stream, uint64_t n
 }
 
 /* Work on the legacy stream comes after all earlier work of blocking streams, and theirs after its. */
-static bool order_by_legacy(struct CUstream_st *stream)
+bool cs_order_by_legacy(struct CUstream_st *stream)
 {
 	struct CUctx_st *context = stream->context;
 	bool enough = true;
@@ -258,28 +258,81 @@ static bool order_by_legacy(struct CUstream_st *stream)
 	return enough;
 }
 
-CUresult cs_submit(CUstream handle, void *operation)
+CUresult cs_submit_locked(struct CUstream_st *stream, struct cs_op *op)
 {
-	struct cs_op *op = operation;
-	struct CUstream_st *stream;
-	CUresult result = CUDA_SUCCESS;
+	CUresult result;
+
+	if (stream->capture)
+		return cs_capture_add(stream, op);
+	result = stream == stream->context->legacy ? cs_capture_forbids_legacy(stream->context) : CUDA_SUCCESS;
+	if (result != CUDA_SUCCESS) {
+		free(op);
+		return result;
+	}
+	if (!cs_order_by_legacy(stream)) {
+		free(op);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	cs_race_step(&op->thread, &op->step);
+	cs_push(stream, op);
+	return CUDA_SUCCESS;
+}
+
+/* As cs_submit; `number` is the operation's, 0 in a capture. */
+static CUresult submit(CUstream handle, struct cs_op *op, struct CUstream_st **stream, uint64_t *number)
+{
+	CUresult result = CUDA_ERROR_INVALID_HANDLE;
 
 	if (!op)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&cs_lock);
-	stream = cs_stream_of(handle);
-	if (!stream) {
-		result = CUDA_ERROR_INVALID_HANDLE;
-	} else if (!order_by_legacy(stream)) {
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	} else {
-		cs_race_step(&op->thread, &op->step);
-		cs_push(stream, op);
-		op = NULL;
+	*stream = cs_stream_of(handle);
+	if (*stream) {
+		result = cs_submit_locked(*stream, op);
+		*number = (*stream)->capture ? 0 : (*stream)->submitted;
 	}
 	pthread_mutex_unlock(&cs_lock);
-	free(op);
+	if (!*stream)
+		free(op);
 	return result;
+}
+
+CUresult cs_submit(CUstream handle, void *op)
+{
+	struct CUstream_st *stream = NULL;
+	uint64_t number;
+
+	return submit(handle, op, &stream, &number);
+}
+
+CUresult cs_submit_and_wait(CUstream handle, void *op)
+{
+	struct CUstream_st *stream = NULL;
+	uint64_t number = 0;
+	CUresult result = submit(handle, op, &stream, &number);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	cs_stream_wait(stream, number);
+	cs_race_host_stream("cuMemcpy", stream->number, number);
+	return cs_fault_now();
+}
+
+CUresult cs_stream_finish(CUstream handle)
+{
+	struct CUstream_st *stream;
+	uint64_t number = 0;
+
+	pthread_mutex_lock(&cs_lock);
+	stream = cs_stream_of(handle);
+	if (stream)
+		number = stream->submitted;
+	pthread_mutex_unlock(&cs_lock);
+	if (!stream)
+		return CUDA_ERROR_INVALID_HANDLE;
+	cs_stream_wait(stream, number);
+	cs_race_host_stream("cuMemcpy", stream->number, number);
+	return cs_fault_now();
 }
 
 void cs_drain(struct CUctx_st *context)
