@@ -93,6 +93,7 @@ typedef struct rr_comm rr_comm;
 typedef struct rr_schedule rr_schedule;
 typedef struct rr_plan rr_plan;
 typedef struct rr_work rr_work;
+typedef struct rr_device rr_device;
 
 /* What went wrong, in the words of where it was known. -1 where a number does not apply. */
 typedef struct rr_error {
@@ -204,6 +205,12 @@ typedef struct rr_plan_spec {
 	 */
 	uint32_t paired;
 	uint32_t wide;                 /* 1: rows of this schedule, on any rank, carry float32 for 16-bit floats */
+	/*
+	 * 1: input and output lie in the memory of the communicator's device (rr_comm_use_device()), which combines them; equal
+	 * on all ranks. A tiny message of a device goes as any other operation: mailbox is then ignored. wide, pieces and
+	 * rounds are served as on the host.
+	 */
+	uint32_t on_device;
 } rr_plan_spec;
 
 /* What one finished run did on this rank. Bytes are payload, headers apart. */
@@ -384,6 +391,49 @@ RR_API rr_status rr_cuda_want_at(uint32_t index, rr_cuda_want *out);
  */
 RR_API rr_status rr_cuda_open(const rr_cuda_entry *entries, uint32_t count, rr_cuda **out);
 RR_API void rr_cuda_close(rr_cuda *cuda);
+
+/* Zero a member to take its default. */
+typedef struct rr_cuda_spec {
+	rr_cuda *cuda;       /* stays until rr_device_close() */
+	void *context;       /* CUcontext, retained by the caller until rr_device_close() */
+	int32_t ordinal;     /* of the device in this process: for errors */
+	uint32_t blocks_max; /* of one launch; default 256. Twice the number of multiprocessors is a good choice */
+} rr_cuda_spec;
+
+/* What a device did since it was opened, on behalf of all communicators that use it. */
+typedef struct rr_device_facts {
+	uint64_t launches;     /* of kernels */
+	uint64_t copies;       /* by the driver's copy */
+	uint64_t copied_bytes; /* by these */
+	uint64_t events;       /* recorded: one a pass */
+	uint64_t queries;      /* of events */
+	uint64_t pinned_ranges; /* host memory of links that the device reads and writes in place now */
+	uint64_t pinned_bytes;
+	uint64_t scratch_bytes; /* GPU memory of its own: partial sums of passes over many sources */
+} rr_device_facts;
+
+/* Opens a stream of its own, non-blocking, in the context. */
+RR_API rr_status rr_device_open_cuda(const rr_cuda_spec *spec, rr_device **out);
+/* RR_ERR_ARGUMENT while a communicator uses it. Waits until the GPU has done what was issued. */
+RR_API rr_status rr_device_close(rr_device *device);
+/*
+ * The kernel (CUfunction) that combines `dtype` by `redop`: rr_<redop>_<dtype> of native/kernels. RR_AVG is RR_SUM's. Set
+ * before a plan of that dtype and redop is made on the device (copies take RR_SUM's), and valid until
+ * rr_device_close(); a later one replaces it.
+ */
+RR_API rr_status rr_device_set_kernel(rr_device *device, int32_t dtype, int32_t redop, void *function);
+/*
+ * What the device does for operations that are started from now on comes after all that is in `stream` (CUstream; NULL:
+ * the legacy default stream) now: the producer of an input. Does not block. When a run has ended, its results are
+ * there for every stream.
+ */
+RR_API rr_status rr_device_after(rr_device *device, void *stream);
+RR_API rr_status rr_device_facts_of(const rr_device *device, rr_device_facts *out);
+/*
+ * The device of plans with on_device; once a communicator, before the first of them. It is used until
+ * rr_comm_close(); several communicators may use one. Local.
+ */
+RR_API rr_status rr_comm_use_device(rr_comm *comm, rr_device *device);
 
 /* ---- a simulated world: the same engine over links of a seeded, virtual clock ---- */
 

@@ -96,6 +96,10 @@ static void free_comm(struct rr_comm *comm)
 		dlclose(comm->transport_library);
 	if (comm->scratch)
 		rr_memory_free(comm->scratch);
+	if (comm->device_scratch)
+		comm->device->ops->free(comm->device, comm->device_scratch);
+	if (comm->device)
+		atomic_fetch_sub_explicit(&comm->device->users, 1, memory_order_acq_rel);
 	free(comm->sent_before);
 	free(comm->received_before);
 	free(comm->link_stats);
@@ -222,6 +226,23 @@ rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes)
 		rr_memory_free(comm->scratch);
 	comm->scratch = larger;
 	comm->scratch_bytes = bytes;
+	return RR_OK;
+}
+
+rr_status rr_comm_device_scratch(struct rr_comm *comm, uint64_t bytes)
+{
+	struct rr_device *device = comm->device;
+	void *larger = NULL;
+
+	if (bytes <= comm->device_scratch_bytes)
+		return RR_OK;
+	rr_status status = device->ops->alloc(device, bytes, &larger);
+	if (status < 0)
+		return status;
+	if (comm->device_scratch)
+		device->ops->free(device, comm->device_scratch);
+	comm->device_scratch = larger;
+	comm->device_scratch_bytes = bytes;
 	return RR_OK;
 }
 

@@ -71,6 +71,9 @@ struct rr_comm {
 	/* scratch: registered, grown on demand */
 	void *scratch;
 	uint64_t scratch_bytes;
+	struct rr_device *device; /* of plans with on_device; NULL: none yet */
+	void *device_scratch;     /* in its memory */
+	uint64_t device_scratch_bytes;
 	uint32_t descriptor_next;
 	struct rr_plan *plans; /* that close() must detach; under plans_lock */
 	_Atomic uint32_t plans_lock;
@@ -127,6 +130,7 @@ rr_link_stats rr_comm_link_stats(const struct rr_comm *comm, int32_t peer);
 /* Whether the communicator may be used by this process; else the error. */
 rr_status rr_comm_usable(struct rr_comm *comm);
 rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes);
+rr_status rr_comm_device_scratch(struct rr_comm *comm, uint64_t bytes);
 
 /* plan.c: plans outlive their communicator, and are of no use then. */
 void rr_plan_detach_all(struct rr_comm *comm);

@@ -1,9 +1,11 @@
 /*
- * device.h - where vectors are combined.
+ * device.h - where vectors lie and are combined.
  *
  * combine() starts one pass and gives a token; ready() says when its destinations are written and its
  * sources no longer read. A commit waits for the token. On the CPU a token is ready at once; a GPU
- * has an event or stream order behind it.
+ * has an event behind it. Passes of one device run in the order in which they were started.
+ *
+ * The caller's vectors lie in the device's memory; what links hand out (slots, staging) is the host's, see pin.h.
  */
 #ifndef RR_DEVICE_H
 #define RR_DEVICE_H
@@ -15,17 +17,34 @@
 
 typedef uint64_t rr_token; /* 0: ready */
 
-struct rr_device;
+/* In descriptors: ranks that keep a vector in different places are in different operations. */
+enum rr_device_kind { RR_DEVICE_HOST = 0, RR_DEVICE_CUDA = 1 };
 
 struct rr_device_ops {
 	const char *name;
+	enum rr_device_kind kind;
 	rr_status (*combine)(struct rr_device *device, rr_combine_fn pass, const struct rr_combine *combine,
 			     rr_token *token);
-	bool (*ready)(struct rr_device *device, rr_token token);
+	/* RR_AGAIN: not yet. An error is the device's, and stays. */
+	rr_status (*ready)(struct rr_device *device, rr_token token);
+
+	/* ---- devices with memory of their own; NULL elsewhere ---- */
+
+	/* Whether it can combine so; else the error, which says what is missing. */
+	rr_status (*serves)(struct rr_device *device, rr_dtype dtype, rr_redop redop);
+	rr_status (*alloc)(struct rr_device *device, uint64_t bytes, void **out);
+	void (*free)(struct rr_device *device, void *address);
+	/* Whatever was started is over; false: not within a few seconds. After an error. */
+	bool (*settle)(struct rr_device *device);
+	rr_status (*after)(struct rr_device *device, void *stream);
+	rr_status (*set_kernel)(struct rr_device *device, rr_dtype dtype, rr_redop redop, void *function);
+	void (*facts)(struct rr_device *device, rr_device_facts *out);
+	rr_status (*close)(struct rr_device *device);
 };
 
 struct rr_device {
 	const struct rr_device_ops *ops;
+	_Atomic uint32_t users; /* communicators */
 };
 
 extern struct rr_device rr_device_cpu;

@@ -10,11 +10,11 @@ static rr_status cpu_combine(struct rr_device *device, rr_combine_fn pass, const
 	return RR_OK;
 }
 
-static bool cpu_ready(struct rr_device *device, rr_token token)
+static rr_status cpu_ready(struct rr_device *device, rr_token token)
 {
 	(void)device;
 	(void)token;
-	return true;
+	return RR_OK;
 }
 
 static const struct rr_device_ops cpu_ops = {

@@ -70,20 +70,20 @@ static rr_status sim_combine(struct rr_device *device, rr_combine_fn fn, const s
 	return RR_OK;
 }
 
-static bool sim_ready(struct rr_device *device, rr_token token)
+static rr_status sim_ready(struct rr_device *device, rr_token token)
 {
 	struct rr_sim_device *this = self(device);
 
 	if (!token)
-		return true;
+		return RR_OK;
 	struct pass *pass = &this->passes[(token - 1) % PASSES_MAX];
 	if (!rr_sim_due(this->sim, pass->ends_ns))
-		return false;
+		return RR_AGAIN;
 	/* A slice of several stretches has several passes; its token is the last one's: all before are over. */
 	for (uint64_t n = token > PASSES_MAX ? token - PASSES_MAX : 0; n < token; n++)
 		if (this->passes[n % PASSES_MAX].deferred)
 			carry_out(&this->passes[n % PASSES_MAX]);
-	return true;
+	return RR_OK;
 }
 
 static const struct rr_device_ops sim_ops = {.name = "sim", .combine = sim_combine, .ready = sim_ready};

@@ -115,6 +115,7 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 			rr_wait_moved(&wait, page);
 			continue;
 		}
+		wait.awake = comm->engine.passes_under_way > 0;
 		if (!rr_wait_step(&wait, page))
 			continue;
 		rr_watch_look(comm);
@@ -173,6 +174,7 @@ static bool pass(struct rr_comm *comm, struct rr_wait *wait, bool alone)
 	if (moved)
 		rr_wait_moved(wait, comm->shm.page);
 	else if (left && alone) {
+		wait->awake = comm->engine.passes_under_way > 0;
 		if (rr_wait_step(wait, comm->shm.page))
 			rr_watch_look(comm);
 	} else if (left) {

@@ -88,6 +88,7 @@ rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, 
 	engine->retired = 0;
 	engine->opened = 0;
 	engine->instances = (uint64_t)rows->row_count * plan->round_count;
+	engine->passes_under_way = 0;
 	engine->waiting_peer = -1;
 	engine->waiting_row = -1;
 	engine->phase = RR_OPENING;
@@ -98,6 +99,7 @@ void rr_engine_stop(struct rr_engine *engine)
 {
 	rr_trace_left(engine->trace, engine->op);
 	engine->phase = RR_IDLE;
+	engine->passes_under_way = 0;
 	engine->plan = NULL;
 }
 

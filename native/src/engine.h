@@ -74,6 +74,7 @@ struct rr_engine {
 	struct rr_row_state *row_states;                 /* [2][row_count]: two rounds are open at most */
 	struct rr_send_state *send_states;               /* [2][send_count] */
 	uint32_t row_room, send_room;                    /* allocated, per round */
+	uint32_t passes_under_way;                       /* whose end nobody wakes us for */
 	/* where it stands, for verdicts */
 	int32_t waiting_peer;
 	int32_t waiting_row;

@@ -43,7 +43,7 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 			engine->waiting_peer = receive->peer;
 			return RR_AGAIN;
 		}
-		if (row->action == RR_ACTION_COPY) {
+		if (row->action == RR_ACTION_COPY && !work->plan->device) { /* a link cannot write a device's memory */
 			transfer.landing = rr_slice_address(&engine->buffers[row->buffer],
 							    rr_slice_coordinate(work, row->buffer, row->cell, slice->offset),
 							    &run);
@@ -103,7 +103,9 @@ rr_status rr_slice_combine(const struct rr_open_row *work, struct rr_slice *slic
 					  .src = sources, .src_count = slice->source_count,
 					  .count = run / work->plan->element_bytes, .wide = width > 1,
 					  .wide_sources = width_received > 1 ? received : 0, .post = last,
-					  .past_last = slice->past, .factor = work->plan->factor};
+					  .past_last = slice->past, .factor = work->plan->factor,
+					  .dtype = (uint8_t)work->plan->descriptor.dtype,
+					  .redop = (uint8_t)work->plan->descriptor.redop};
 		if (last && slice->landed) { /* landed bytes that want the post-operation: in place */
 			pass.dst = targets;
 			pass.dst_count = slice->target_count;

@@ -99,13 +99,18 @@ static rr_status receive_slice(const struct rr_open_row *work)
 		rr_slice_abort(work, slice.fused);
 		return status;
 	}
-	if (!work->engine->device->ops->ready(work->engine->device, state->token)) {
+	status = work->engine->device->ops->ready(work->engine->device, state->token);
+	if (status == RR_AGAIN) {
+		work->engine->passes_under_way++;
 		state->pending = true;
 		state->pending_fused = slice.fused;
 		return RR_OK;
 	}
-	finish_slice(work, slice.fused);
-	return RR_OK;
+	if (status == RR_OK)
+		finish_slice(work, slice.fused);
+	else
+		rr_slice_abort(work, slice.fused);
+	return status;
 }
 
 /* ---- the row ---- */
@@ -151,8 +156,12 @@ rr_status rr_engine_row(struct rr_engine *engine, uint64_t instance, bool *moved
 
 	engine->waiting_row = (int32_t)work.index;
 	if (state->pending) {
-		if (!engine->device->ops->ready(engine->device, state->token))
-			return RR_AGAIN;
+		status = engine->device->ops->ready(engine->device, state->token);
+		if (status < 0)
+			rr_slice_abort(&work, state->pending_fused);
+		if (status != RR_OK)
+			return status;
+		engine->passes_under_way--;
 		state->pending = false;
 		finish_slice(&work, state->pending_fused);
 		*moved = true;

@@ -53,7 +53,7 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 	transfer->alike = 1;
 	transfer->given = NULL;
 	transfer->piece_count = 0;
-	if (work->engine->out[send->link]->kind != RR_LINK_MAPPED)
+	if (work->engine->out[send->link]->kind != RR_LINK_MAPPED && !work->plan->device) /* a link cannot read a device's memory */
 		fill_pieces(work, offset, transfer);
 }
 
@@ -158,7 +158,8 @@ static rr_status copy_out(const struct rr_open_row *work, uint64_t offset, uint3
 						      rr_slice_coordinate(work, row->buffer, row->cell, offset + done), &run);
 		void *target = (char *)place + done * width;
 		struct rr_combine copy = {.dst = &target, .dst_count = 1, .src = &source, .src_count = 1,
-					  .count = run / work->plan->element_bytes * width, .past_last = past};
+					  .count = run / work->plan->element_bytes * width, .past_last = past,
+					  .dtype = (uint8_t)work->plan->descriptor.dtype};
 		rr_status status = engine->device->ops->combine(engine->device, work->plan->pass, &copy, token);
 		if (status < 0)
 			return status;
@@ -200,9 +201,14 @@ static rr_status send_slice(const struct rr_open_row *work, uint32_t at)
 			return status;
 		}
 		sent->pending = true;
+		engine->passes_under_way++;
 	}
-	if (!engine->device->ops->ready(engine->device, sent->token))
-		return RR_AGAIN;
+	status = engine->device->ops->ready(engine->device, sent->token);
+	if (status < 0 && !transfer.implied)
+		out->ops->abort(out);
+	if (status != RR_OK)
+		return status;
+	engine->passes_under_way--;
 	sent->pending = false;
 	rr_trace_sent(engine->trace, out, send->link, &transfer, work->index, sent->begin_ns, 0);
 	commit_transfer(sent, out, &transfer);

@@ -131,10 +131,16 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 		rr_note32(&work->state, RR_WORK_RUNNING);
 		return RR_OK;
 	}
-	status = find_places(comm, work, places);
-	if (status != RR_OK)
-		return status;
-	buffers[RR_SCRATCH] = (struct rr_buffer){.zero = comm->scratch}; /* it may have moved */
+	if (plan->device) { /* peers reach nothing of it: all goes through slots */
+		memset(places, 0, sizeof(places));
+		buffers[RR_SCRATCH] = (struct rr_buffer){.zero = comm->device_scratch};
+	} else {
+		status = find_places(comm, work, places);
+		if (status != RR_OK)
+			return status;
+		buffers[RR_SCRATCH] = (struct rr_buffer){.zero = comm->scratch}; /* it may have moved */
+	}
+	comm->engine.device = plan->device ? plan->device : &rr_device_cpu;
 	status = rr_engine_start(&comm->engine, plan, work->op, buffers, places);
 	if (status != RR_OK)
 		return status;

@@ -56,16 +56,18 @@ uint64_t rr_descriptor_hash(const struct rr_descriptor *descriptor)
 static bool same_call(const struct rr_descriptor *a, const struct rr_descriptor *b)
 {
 	return a->collective == b->collective && a->count == b->count && a->dtype == b->dtype && a->redop == b->redop &&
-	       a->scale == b->scale && a->root == b->root && a->channels == b->channels && memcmp(a->algorithm, b->algorithm, sizeof(a->algorithm)) == 0;
+	       a->scale == b->scale && a->root == b->root && a->channels == b->channels && a->device == b->device && memcmp(a->algorithm, b->algorithm, sizeof(a->algorithm)) == 0;
 }
 
 void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_descriptor *other, char *text,
 			size_t size)
 {
-	char reduction[64] = "", scale[48] = "", root[32] = "", cut[160] = "", costs[48] = "", channels[32] = "";
+	char reduction[64] = "", place[24] = "", scale[48] = "", root[32] = "", cut[160] = "", costs[48] = "", channels[32] = "";
 
 	if (descriptor->channels != other->channels)
 		snprintf(channels, sizeof(channels), " in %u channel%s", descriptor->channels, descriptor->channels == 1 ? "" : "s");
+	if (descriptor->device != other->device)
+		snprintf(place, sizeof(place), descriptor->device ? " in GPU memory" : " in host memory");
 	if (descriptor->costs != other->costs)
 		snprintf(costs, sizeof(costs), ", chosen by the costs %08x", descriptor->costs);
 	if (descriptor->collective == RR_BARRIER) {
@@ -84,11 +86,11 @@ void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_
 			 (unsigned long long)descriptor->schedule, (uint32_t)descriptor->chunks, descriptor->round_count,
 			 (unsigned long long)descriptor->slice_bytes, descriptor->mailbox ? ", by mailbox" : "");
 	if (descriptor->collective == RR_ALL_TO_ALL && !descriptor->chunks) {
-		snprintf(text, size, "all_to_all of %s elements, counts by pair, algorithm %.24s%s",
-			 rr_dtype_name((rr_dtype)descriptor->dtype), descriptor->algorithm, cut);
+		snprintf(text, size, "all_to_all of %s elements%s, counts by pair, algorithm %.24s%s",
+			 rr_dtype_name((rr_dtype)descriptor->dtype), place, descriptor->algorithm, cut);
 		return;
 	}
-	snprintf(text, size, "%s of %llu %s elements%s%s%s, algorithm %.24s%s%s%s", rr_collective_name(descriptor->collective),
-		 (unsigned long long)descriptor->count, rr_dtype_name((rr_dtype)descriptor->dtype), reduction, scale, root,
+	snprintf(text, size, "%s of %llu %s elements%s%s%s%s, algorithm %.24s%s%s%s", rr_collective_name(descriptor->collective),
+		 (unsigned long long)descriptor->count, rr_dtype_name((rr_dtype)descriptor->dtype), place, reduction, scale, root,
 		 descriptor->algorithm, channels, cut, costs);
 }

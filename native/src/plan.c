@@ -272,31 +272,58 @@ void rr_plan_detach_all(struct rr_comm *comm)
 }
 
 /* Scratch moves when it grows: not under an operation that uses it. */
-static rr_status grow_scratch(struct rr_comm *comm, uint64_t bytes)
+static rr_status grow_scratch(struct rr_comm *comm, const struct rr_plan *plan)
 {
-	if (bytes <= comm->scratch_bytes)
+	uint64_t bytes = plan->scratch_bytes;
+
+	if (bytes <= (plan->device ? comm->device_scratch_bytes : comm->scratch_bytes))
 		return RR_OK;
 	for (struct rr_work *work = comm->first; work; work = comm->first)
 		rr_drive_held(comm, work, UINT64_MAX);
-	return comm->failed ? rr_error_set(&comm->failure) : rr_comm_scratch(comm, bytes);
+	if (comm->failed)
+		return rr_error_set(&comm->failure);
+	return plan->device ? rr_comm_device_scratch(comm, bytes) : rr_comm_scratch(comm, bytes);
 }
 
-rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *spec, rr_plan **out)
+/* Whether the communicator's device serves it. Mailboxes are host memory: the rows are run instead. */
+static rr_status check_device(const struct rr_comm *comm, rr_plan_spec *spec)
 {
+	if (!comm->device)
+		return rr_fail(RR_ERR_ARGUMENT, "on_device: this communicator has no device; rr_comm_use_device() gives it one");
+	if (spec->dtype < 0 || spec->dtype >= (int32_t)RR_DTYPE_COUNT || spec->redop < 0 || spec->redop >= (int32_t)RR_REDOP_COUNT)
+		return RR_OK; /* refused with the others */
+	spec->mailbox = 0;
+	return comm->device->ops->serves(comm->device, (rr_dtype)spec->dtype, reduces(spec->collective) ? (rr_redop)spec->redop : RR_SUM);
+}
+
+static void put_on_device(struct rr_plan *plan, struct rr_device *device)
+{
+	plan->device = device;
+	plan->descriptor.device = (uint8_t)device->ops->kind;
+	plan->descriptor.hash = rr_descriptor_hash(&plan->descriptor);
+}
+
+rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out)
+{
+	rr_plan_spec spec = *given;
 	struct rr_plan *plan;
 	rr_status status = rr_comm_usable(comm);
 
+	if (status >= 0 && spec.on_device)
+		status = check_device(comm, &spec);
 	if (status >= 0)
-		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, comm->edge_channels, spec, &plan);
+		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, comm->edge_channels, &spec, &plan);
 	if (status < 0)
 		return status;
+	if (spec.on_device)
+		put_on_device(plan, comm->device);
 	status = rr_stage_find(comm, plan);
 	if (status < 0) {
 		rr_plan_unmake(plan);
 		return status;
 	}
 	rr_drive_take(comm);
-	status = grow_scratch(comm, plan->scratch_bytes);
+	status = grow_scratch(comm, plan);
 	if (status >= 0) {
 		attach(comm, plan);
 		for (uint32_t i = 0; i < plan->peer_count; i++)

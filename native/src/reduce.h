@@ -50,6 +50,9 @@ struct rr_combine {
 	bool post;     /* multiply the result by factor; ignored for integers */
 	bool past_last; /* store the last destination past the caches: a hint; see reduce_kernels.inc.h */
 	double factor;
+	/* What the pass was looked up by: for devices that have no function of the CPU's. */
+	uint8_t dtype; /* rr_dtype */
+	uint8_t redop; /* rr_redop; with one source it may be any */
 };
 
 /* The pass for one dtype and operation; src_count is 1 or more, dst_count and count may be 0. */

@@ -237,10 +237,19 @@ int32_t rr_shm_look(struct rr_shm *shm)
 	return dead;
 }
 
+void rr_shm_own_slots(struct rr_shm *shm, int32_t r)
+{
+	const struct rr_layout *layout = &shm->layout;
+	char *page = (char *)shm->peers[r].page;
+
+	rr_pin_own(&shm->peers[r].slots, page + layout->slots, layout->message_slots - layout->slots);
+}
+
 void rr_shm_part(struct rr_shm *shm, int32_t r)
 {
 	struct rr_shm_peer *peer = &shm->peers[r];
 
+	rr_pin_disown(&peer->slots);
 	if (peer->page && r != shm->rank)
 		munmap(peer->page, shm->layout.bytes);
 	if (peer->socket >= 0)

@@ -17,6 +17,7 @@
 #include "hello.h"
 #include "memory.h"
 #include "page.h"
+#include "pin.h"
 #include "rdmaring.h"
 #include "shm_common.h"
 
@@ -38,6 +39,7 @@ struct rr_shm_peer {
 	int cma_errno;
 	struct rr_mapping *mappings;
 	uint32_t mapping_count, mapping_room;
+	struct rr_pin_range slots; /* of its segment */
 };
 
 struct rr_shm {
@@ -90,6 +92,8 @@ static inline bool rr_shm_has(const struct rr_shm *shm, int32_t r)
 /* Wake a rank of this node (or ourselves) if it sleeps. After something was published for it. */
 void rr_shm_wake(struct rr_shm *shm, int32_t r);
 
+/* A segment is mapped: its slots may be pinned, until rr_shm_part(). */
+void rr_shm_own_slots(struct rr_shm *shm, int32_t r);
 /* Forget a peer: its page, socket and descriptors. */
 void rr_shm_part(struct rr_shm *shm, int32_t r);
 

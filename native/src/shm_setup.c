@@ -123,6 +123,7 @@ static rr_status make_segment(struct rr_shm *shm)
 		rr_note64(&rr_page_consumed(page, &shm->layout, i)->value, shm->serial_start);
 	shm->page = page;
 	shm->peers[shm->rank].page = page;
+	rr_shm_own_slots(shm, shm->rank);
 	rr_shm_bytes_add((int64_t)shm->layout.bytes);
 	return RR_OK;
 }
@@ -174,6 +175,7 @@ static rr_status meet(struct rr_shm *shm, int socket, const struct rr_hello *hel
 		goto close_fd;
 	}
 	peer->page = page;
+	rr_shm_own_slots(shm, intro.rank);
 	if (page->magic != RR_PAGE_MAGIC || page->rank != (uint32_t)intro.rank ||
 	    memcmp(page->token, intro.token, sizeof(intro.token)) != 0)
 		status = rr_fail(RR_ERR_SETUP, "the segment of rank %d is not the one it told of", intro.rank);

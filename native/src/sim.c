@@ -150,6 +150,8 @@ static rr_status build(struct rr_sim *sim, const rr_plan_spec *plan_spec, const 
 	uint32_t channels = sim->spec.channels ? sim->spec.channels : 1;
 	rr_status status = RR_OK;
 
+	if (plan_spec->on_device)
+		return rr_fail(RR_ERR_UNSUPPORTED, "on_device: a simulated world has no GPU");
 	for (int32_t r = 0; r < sim->world; r++)
 		sim->channels[r] = channels;
 	for (int32_t r = 0; r < sim->world && status == RR_OK; r++) {

@@ -81,11 +81,11 @@ void rr_stream_edge_clear(struct rr_stream_edge *edge)
 	for (uint32_t s = 0; s < edge->stream_count; s++) {
 		for (uint32_t i = 0; i < RR_FRAMES_MAX; i++) {
 			free(edge->streams[s].queue[i].own);
-			free(edge->streams[s].queue[i].staging);
+			rr_pin_drop(&edge->streams[s].queue[i].staging);
 		}
 	}
 	free(edge->streams);
-	free(edge->bounce);
+	rr_pin_drop(&edge->bounce);
 	free(edge->tiny[0]);
 	free(edge->tiny[1]);
 }

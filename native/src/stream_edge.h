@@ -20,6 +20,7 @@
 
 #include "far.h"
 #include "link.h"
+#include "pin.h"
 
 #define RR_FRAME_MAGIC 0x46545252u /* "RRTF" */
 #define RR_FRAMES_MAX 8u           /* of one stream, not yet wholly taken */
@@ -57,7 +58,7 @@ struct rr_sending {
 	bool transfer;
 	uint64_t number; /* of the transfer */
 	uint8_t *own;    /* body that is ours to free: OPEN, tiny */
-	uint8_t *staging; /* kept for slices that were packed */
+	struct rr_pin_range staging; /* kept for slices that were packed */
 };
 
 /* One stream, both directions. */
@@ -104,7 +105,7 @@ struct rr_stream_edge {
 	uint64_t taken; /* transfers wholly in their streams, without a gap */
 	bool done[RR_DONE_MAX];
 	/* receiver */
-	uint8_t *bounce;
+	struct rr_pin_range bounce;
 	struct rr_open_body open;
 	uint64_t open_op; /* that `open` is of; 0: none */
 	uint8_t *tiny[2]; /* payloads, by serial */

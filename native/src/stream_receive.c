@@ -110,9 +110,9 @@ rr_status rr_stream_peek(struct rr_link *link, const struct rr_transfer *transfe
 	void *to = transfer->landing;
 
 	if (!to) {
-		if (!edge->bounce && posix_memalign((void **)&edge->bounce, 4096, edge->slot_bytes) != 0)
+		if (!edge->bounce.address && !rr_pin_room(&edge->bounce, edge->slot_bytes))
 			return rr_fail(RR_ERR_NO_MEMORY, "no memory for a slice of %llu bytes", (unsigned long long)edge->slot_bytes);
-		to = edge->bounce;
+		to = edge->bounce.address;
 	}
 	rr_status status = go_on(edge, stream, to, transfer->bytes);
 	if (stream->head_got == sizeof(*frame) &&

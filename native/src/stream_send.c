@@ -143,11 +143,9 @@ rr_status rr_stream_reserve(struct rr_link *link, const struct rr_transfer *tran
 	if (transfer->piece_count)
 		return RR_OK;
 	/* In too many pieces to be gathered: the pass packs them. */
-	if (!sending->staging)
-		sending->staging = malloc(edge->slot_bytes);
-	if (!sending->staging)
+	if (!sending->staging.address && !rr_pin_room(&sending->staging, edge->slot_bytes))
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a slice of %llu bytes", (unsigned long long)edge->slot_bytes);
-	*place = sending->staging;
+	*place = sending->staging.address;
 	return RR_OK;
 }
 
@@ -169,7 +167,7 @@ void rr_stream_commit(struct rr_link *link, const struct rr_transfer *transfer)
 		sending->part_count = 1 + transfer->piece_count;
 		link->held = true;
 	} else {
-		sending->parts[1] = (struct iovec){.iov_base = sending->staging, .iov_len = transfer->bytes};
+		sending->parts[1] = (struct iovec){.iov_base = sending->staging.address, .iov_len = transfer->bytes};
 		sending->part_count = 2;
 	}
 	stream->count++;

@@ -48,6 +48,7 @@
 #include "clock.h"
 #include "link_verbs.h"
 #include "page.h"
+#include "pin.h"
 #include "verbs_domain.h"
 #include "verbs_qp.h"
 
@@ -173,6 +174,7 @@ struct rr_verbs_edge {
 	uint32_t peer_key;
 	/* memory: inbound, then outbound */
 	uint8_t *inbound, *outbound;
+	struct rr_pin_range areas; /* both */
 	uint64_t area_bytes, opens_at, tinies_at, slots_at;
 	/* failure */
 	bool failed;

@@ -112,6 +112,7 @@ rr_status rr_verbs_memory(struct rr_verbs_edge *edge)
 	if (memory == MAP_FAILED)
 		return rr_fail(RR_ERR_NO_MEMORY, "no %llu bytes for the slots of a link: %s",
 			       (unsigned long long)(2 * edge->area_bytes), strerror(errno));
+	rr_pin_own(&edge->areas, memory, 2 * edge->area_bytes);
 	edge->inbound = memory;
 	edge->outbound = edge->inbound + edge->area_bytes;
 	return RR_OK;
@@ -430,6 +431,7 @@ void rr_verbs_destroy(struct rr_verbs_edge *edge)
 	}
 	if (edge->domain)
 		rr_domain_put(edge->domain);
+	rr_pin_disown(&edge->areas);
 	if (edge->inbound)
 		munmap(edge->inbound, 2 * edge->area_bytes);
 }

@@ -20,6 +20,7 @@
 #define VAIN_YIELDS 64u      /* then sleep: see yield_on() */
 #define EVENTS_MAX 16
 #define LOOK_NS (2 * RR_NS_PER_MS)
+#define NAP_NS 20000         /* beside a device at work: shorter than the timer's slack is no nap */
 #define SLEEP_NS (10 * RR_NS_PER_MS) /* a waker is certain; this bounds how late a death is seen */
 
 uint32_t rr_wait_pauses(int32_t ranks_here)
@@ -43,6 +44,7 @@ void rr_wait_start(struct rr_wait *wait, uint32_t pauses, uint32_t yields, int s
 	wait->pauses = pauses;
 	wait->yields = yields ? yields : YIELDS;
 	wait->sleeper = sleeper;
+	wait->awake = false;
 	wait->sleepy = false;
 	wait->looked_ns = 0;
 }
@@ -110,7 +112,7 @@ static bool sleep_on_epoll(struct rr_wait *wait)
 
 bool rr_wait_step(struct rr_wait *wait, struct rr_page *page)
 {
-	struct timespec limit = {.tv_nsec = (long)SLEEP_NS};
+	struct timespec limit = {.tv_nsec = (long)SLEEP_NS}, nap = {.tv_nsec = NAP_NS};
 
 	wait->idle++;
 	if (wait->idle <= wait->pauses) {
@@ -121,6 +123,10 @@ bool rr_wait_step(struct rr_wait *wait, struct rr_page *page)
 		if (!yield_on(wait))
 			wait->idle = wait->pauses + wait->yields;
 		return wait->idle % YIELDS_A_CLOCK == 0 && time_to_look(wait);
+	}
+	if (wait->awake) {
+		nanosleep(&nap, NULL);
+		return time_to_look(wait);
 	}
 	if (!wait->sleepy) {
 		/* Say so, then look once more; pairs with rr_shm_wake(). */

@@ -83,7 +83,9 @@ void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op)
 	rr_error *error = rr_error_here();
 	error->peer = peer;
 	error->op = (int64_t)op;
-	strcpy(error->hint, called->costs != work->plan->descriptor.costs
+	strcpy(error->hint, called->device != work->plan->descriptor.device
+		? "one rank keeps its vector in host memory, the other in GPU memory: all ranks of an operation must use the same, host or device"
+		: called->costs != work->plan->descriptor.costs
 		? "the ranks choose algorithms by different constants: give all of them one file (RDMARING_TUNING, init(tuning=)), or none"
 		: "all ranks must make the same calls in the same order with equal count, dtype, op, root and algorithm");
 }
@@ -143,6 +145,9 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 		}
 		quarantine_places(comm);
 	}
+	if (comm->engine.phase != RR_IDLE && comm->engine.device->ops->settle &&
+	    !comm->engine.device->ops->settle(comm->engine.device))
+		strcpy(comm->failure.hint, "the GPU has not ended what it was given: it may still read and write the operation's arrays");
 	rr_engine_stop(&comm->engine);
 	if (work && rr_own32(&work->state) == RR_WORK_RUNNING)
 		rr_trace_operation(comm->engine.trace, work->op, work->plan->descriptor.collective,

@@ -73,7 +73,8 @@ struct rr_descriptor {
 	char algorithm[24];
 	uint32_t costs; /* hash of the constants that chose the algorithm: other constants choose otherwise */
 	uint8_t channels; /* that the rows are cut into */
-	uint8_t reserved[3];
+	uint8_t device;   /* where the vectors lie: enum rr_device_kind */
+	uint8_t reserved[2];
 };
 _Static_assert(sizeof(struct rr_descriptor) == 104, "descriptors are compared byte by byte: no padding");
 

@@ -151,7 +151,8 @@ DESCRIPTOR = Layout(
     ("algorithm", "24s"),
     ("costs", "I"),
     ("channels", "B"),
-    ("reserved", "3s"),
+    ("device", "B"),
+    ("reserved", "2s"),
 )
 STATE = Layout(
     "struct state_message",
