@@ -70,6 +70,17 @@ class ScheduleFormatError(CallError, ValueError):
     """A schedule's bytes are damaged or of another version."""
 
 
+class CudaError(CallError, RuntimeError):
+    """cuda-python or the CUDA driver is missing, or refused a call before anything was moved.
+
+    driver_error: the driver's name of it, such as "CUDA_ERROR_OUT_OF_MEMORY", or None where it said nothing.
+    """
+
+    def __init__(self, cause: str, *, hint: str = "", driver_error: str | None = None) -> None:
+        super().__init__(cause, hint=hint)
+        self.driver_error = driver_error
+
+
 # ---- this link ----
 
 

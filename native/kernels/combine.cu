@@ -9,8 +9,8 @@
  * 16-bit floats are combined in float32 and rounded once, min and max keep the earlier of equal values and take any
  * NaN, integers wrap. No multiplication may be fused with an addition: it is compiled with --fmad=false.
  *
- * A thread takes a unit at a time: a pack of 16 bytes, where all vectors begin at a multiple of 16, otherwise, and behind
- * the last whole pack, one element. Neighbouring threads take neighbouring units, so accesses coalesce either way.
+ * A thread takes a unit at a time: a pack of 16 bytes, where all vectors begin at a multiple of 16, otherwise, and
+ * behind the last whole pack, one element. Neighbouring threads take neighbouring units, so accesses coalesce either way.
  * Where there are enough, a thread takes RR_TURN units in one turn: all loads of a source before the first is used.
  */
 #include "cuda_kernel_abi.h"
@@ -34,7 +34,11 @@ template <class E> RR_DEVICE void rr_store(unsigned long long address, E value)
 }
 #endif
 
-#define RR_HAS_DTYPE(number) (!defined(RR_DTYPE) || RR_DTYPE == (number))
+#ifdef RR_DTYPE
+#define RR_HAS_DTYPE(number) (RR_DTYPE == (number))
+#else
+#define RR_HAS_DTYPE(number) 1
+#endif
 
 #if RR_HAS_DTYPE(2)
 #include <cuda_fp16.h>
@@ -263,8 +267,8 @@ RR_DEVICE bool rr_all_aligned(const struct rr_cuda_combine &combine)
 }
 
 /*
- * This thread's share of the units of COUNT elements from `first` on, of which there are `units`: TURN of them at a time
- * while there are as many, then one by one.
+ * This thread's share of the units of COUNT elements from `first` on, of which there are `units`: TURN of them at a
+ * time while there are as many, then one by one.
  */
 template <class E, class OP, bool WIDE, int COUNT, int TURN>
 RR_DEVICE void rr_share(const struct rr_cuda_combine &combine, rr_index first, rr_index units)
