@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cuda_sim import build
+from cuda_sim import build, build_shim
 
 
 def environment(
@@ -30,9 +30,11 @@ def environment(
     attributes: of all devices, "DMA_BUF_SUPPORTED", or of one, "1/DMA_BUF_SUPPORTED".
     race_log: a folder; each process writes what it did to a file there (race.c says how).
     node: part of the devices' UUIDs: processes of different nodes have different devices.
-    others: further settings without RR_CUDA_SIM_: DRIVER_VERSION, MEMORY_MIB, PCI, PEER, MIG.
+    others: further settings without RR_CUDA_SIM_: DRIVER_VERSION, MEMORY_MIB, PCI, PEER, MIG,
+        KERNELS (the library of kernels, build_shim.library()).
     """
     settings: dict[str, object] = {"DEVICES": devices, "SEED": seed, "DELAY_US": delay_us, "NODE": node}
+    settings["KERNELS"] = build_shim.library()
     if one_queue:
         settings["CONNECTIONS"] = 1
     if fail:
