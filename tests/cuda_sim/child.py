@@ -6,6 +6,7 @@ driver (cuInit, its settings, its threads) happens in the child alone.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 import json
@@ -17,6 +18,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -93,6 +96,40 @@ def context(device: int = 0) -> Any:
     made = check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(device))))
     check(driver.cuCtxSetCurrent(made))
     return made
+
+
+class Beside:
+    """Another process, forked before this one has a driver: runs function(connection) with one of its own."""
+
+    def __init__(self, function: Callable[[Connection], None]) -> None:
+        here, there = Pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            status = 1
+            try:
+                function(there)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(status)
+        there.close()
+        self.send, self.recv = here.send, here.recv
+
+    def join(self) -> None:
+        """Wait for its end, which must be a good one."""
+        assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 0
+
+
+def handle_bytes(handle: Any) -> bytes:
+    """What is sent of a CUipcMemHandle or CUipcEventHandle."""
+    return ctypes.string_at(handle.getPtr(), 64)
+
+
+def handle_from(kind: Callable[[], Any], data: bytes) -> Any:
+    handle = kind()
+    ctypes.memmove(handle.getPtr(), data, 64)
+    return handle
 
 
 def _load(path: str) -> ModuleType:

@@ -30,6 +30,8 @@
  *   host.c        cuMemHostAlloc, cuMemAllocHost, cuMemFreeHost, cuMemHostRegister, -Unregister, -GetDevicePointer,
  *                 -GetFlags
  *   ipc.c         cuIpcGetMemHandle, -OpenMemHandle, -CloseMemHandle, -GetEventHandle, -OpenEventHandle
+ *   pool.c        cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync, cuDeviceGetDefaultMemPool, -GetMemPool
+ *   rdma.c        cuMemGetHandleForAddressRange (dma-buf), cuFlushGPUDirectRDMAWrites
  *   pointers.c    cuPointerGetAttribute, cuPointerGetAttributes, cuPointerSetAttribute
  */
 #ifndef CUDA_SIM_CS_H
@@ -396,6 +398,14 @@ void *cs_translate_any(CUdeviceptr address, size_t bytes, bool writes);
 
 /* Tell the race log of an access that went by cs_view. On a stream thread. */
 CS_EXPORT void cs_note(CUdeviceptr address, size_t bytes, bool writes);
+
+/* ---- rdma.c: memory as an adapter sees it --------------------------------------------------------------- */
+
+void cs_rdma_flush(void); /* not locked */
+
+/* Of an adapter that goes by device addresses; false: no such memory here. A write may stay unseen until a flush. */
+CS_EXPORT bool cs_rdma_write(CUdeviceptr address, const void *data, size_t bytes);
+CS_EXPORT bool cs_rdma_read(CUdeviceptr address, void *data, size_t bytes);
 
 /* ---- module*.c (modules and kernels), called from launch.c --------------------------------------------------- */
 

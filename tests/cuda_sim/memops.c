@@ -40,6 +40,8 @@ static void wait_for(CUdeviceptr address, uint32_t bytes, uint64_t wanted, unsig
 			return;
 	}
 	cs_race_flag("polls", address, bytes, seen);
+	if (flags & CU_STREAM_WAIT_VALUE_FLUSH)
+		cs_rdma_flush();
 }
 
 /* All that the stream wrote before is visible when the store is: the stores are sequentially consistent. */
@@ -76,7 +78,10 @@ static void run_batch(struct cs_op *op)
 		case CU_STREAM_MEM_OP_WRITE_VALUE_64:
 			store(item->writeValue.address, 8, item->writeValue.value64);
 			break;
-		default: /* barriers and flushes: every store here is visible at once */
+		case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+			cs_rdma_flush();
+			break;
+		default: /* a barrier: every store here is visible at once */
 			break;
 		}
 	}

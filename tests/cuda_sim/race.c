@@ -19,6 +19,8 @@
  *   ["awaits", EVENT, RECORD]   it came after that record, or after a later one
  *   ["sets", RANGE, VALUE, NS]  a stream memory operation was about to store VALUE there
  *   ["polls", RANGE, VALUE, NS] a stream memory operation waited until it saw VALUE there
+ * The words of memory operations stand among reads and writes too. What the driver puts on a stream by itself (the
+ * order of the legacy stream, of a graph's branches) is an operation "await" of THREAD 0.
  * EVENT is "e" and an inode for an event of several processes, "l<pid>.<number>" for others.
  *
  * What orders: operations of a stream by number (also where one queue serves all: that order is no promise); the
