@@ -22,20 +22,23 @@ from typing import Any
 
 import cuda.bindings.driver as driver
 import pytest
-from cuda_sim.child import check, child_environment, context, load, refused
-
-__all__ = ["BLOCK_BYTES", "CASES", "Gate", "Peer", "attribute", "case", "check", "context", "driver", "filled", "lacking",
-           "non_blocking", "poll", "read", "refused", "soon", "words", "write"]  # fmt: skip
+from cuda_sim.child import check as check
+from cuda_sim.child import child_environment, load
+from cuda_sim.child import context as context
+from cuda_sim.child import refused as refused
 
 TESTS = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 60
 STUCK_S = 40  # a case that waits on what never comes shows where, and ends
+GEQ, EQ, AND, NOR = range(4)  # kinds of waits
 LACKING = 77  # exit status of a case whose device has not the power it looks at
 BLOCK_BYTES = 2 << 20
+LEGACY = driver.CUstream(driver.CU_STREAM_LEGACY)
 PROBE = "import sys, cuda.bindings.driver as d; sys.exit(int(d.cuInit(0)[0]) or d.cuDeviceGetCount()[1] < 1)"
 
 Case = Callable[[], None]
 CASES: list[Case] = []
+SETTINGS: dict[Case, dict[str, Any]] = {}  # of the simulated run of each
 
 
 def real_environment() -> dict[str, str]:
@@ -65,6 +68,7 @@ def case(**simulated: Any) -> Callable[[Case], Callable[[str], None]]:
 
     def decorate(function: Case) -> Callable[[str], None]:
         CASES.append(function)
+        SETTINGS[function] = simulated
 
         @pytest.mark.parametrize("where", ["simulated", pytest.param("gpu", marks=pytest.mark.gpu)])
         def test(where: str) -> None:
@@ -107,6 +111,7 @@ def non_blocking() -> Any:
 def write(address: int, data: bytes) -> None:
     source = ctypes.create_string_buffer(data, len(data))
     check(driver.cuMemcpyHtoD(int(address), ctypes.addressof(source), len(data)))
+    check(driver.cuStreamSynchronize(LEGACY))  # it is staged when the call returns, not yet there
 
 
 def read(address: int, count: int) -> bytes:
@@ -124,8 +129,32 @@ def filled(count: int = BLOCK_BYTES, value: int = 0) -> int:
     """Address of fresh device memory."""
     address = int(check(driver.cuMemAlloc(count)))
     check(driver.cuMemsetD8(address, value, count))
-    check(driver.cuCtxSynchronize())
+    check(driver.cuStreamSynchronize(LEGACY))  # no other: it may stand at a gate
     return address
+
+
+def wait32(address: int, value: int, flags: int = EQ) -> Any:
+    """An operation of a batch."""
+    item = driver.CUstreamBatchMemOpParams()
+    item.waitValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_32
+    item.waitValue.address = driver.CUdeviceptr(address)
+    item.waitValue.value = driver.cuuint32_t(value)
+    item.waitValue.flags = flags
+    return item
+
+
+def write32(address: int, value: int) -> Any:
+    """An operation of a batch."""
+    item = driver.CUstreamBatchMemOpParams()
+    item.writeValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WRITE_VALUE_32
+    item.writeValue.address = driver.CUdeviceptr(address)
+    item.writeValue.value = driver.cuuint32_t(value)
+    item.writeValue.flags = 0
+    return item
+
+
+def batch(stream: Any, items: list[Any]) -> tuple[Any, ...]:
+    return driver.cuStreamBatchMemOp(stream, len(items), items, 0)
 
 
 class Gate:

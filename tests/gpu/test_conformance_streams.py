@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 
@@ -27,9 +28,9 @@ def test_a_stream_is_not_ready_while_it_waits() -> None:
 @case()
 def test_streams_do_not_wait_for_each_other() -> None:
     context()
-    first, second, gate = non_blocking(), non_blocking(), Gate()
+    first, second, gate, memory = non_blocking(), non_blocking(), Gate(), filled()
     gate.stop(first)
-    check(driver.cuMemsetD8Async(filled(), 1, 4096, second))
+    check(driver.cuMemsetD8Async(memory, 1, 4096, second))
     assert soon(lambda: poll(second))
     assert not poll(first)
     gate.open()
@@ -152,8 +153,6 @@ def waits_for_an_event(hear, say) -> None:
     memory = int(check(driver.cuMemAlloc(4096)))
     stream = non_blocking()
     handle = driver.CUipcEventHandle()
-    import ctypes
-
     ctypes.memmove(handle.getPtr(), bytes.fromhex(hear()), 64)
     event = check(driver.cuIpcOpenEventHandle(handle))
     check(driver.cuStreamWaitEvent(stream, event, 0))
@@ -170,8 +169,6 @@ def waits_for_an_event(hear, say) -> None:
 
 @case()
 def test_an_event_of_one_process_orders_a_stream_of_another() -> None:
-    import ctypes
-
     context()
     stream, gate = non_blocking(), Gate()
     event = check(driver.cuEventCreate(TIMELESS | int(EVENT.CU_EVENT_INTERPROCESS)))

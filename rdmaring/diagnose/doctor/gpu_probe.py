@@ -72,8 +72,10 @@ class Driver:
             self.call("cuMemFree", address)
 
     def write(self, address: int, data: bytes) -> None:
+        """The bytes are there when it returns: a copy from pageable memory returns when they are staged."""
         source = ctypes.create_string_buffer(data, len(data))
         self.call("cuMemcpyHtoD", address, ctypes.addressof(source), len(data))
+        self.call("cuCtxSynchronize")
 
     def read(self, address: int, count: int) -> bytes:
         target = ctypes.create_string_buffer(count)
@@ -148,13 +150,18 @@ def _describe(driver: Driver, ordinal: int) -> dict[str, object]:
     raw = bytes(driver.call("cuDeviceGetUuid", device).bytes)[:16].hex()
     return {
         "ordinal": ordinal,
-        "name": driver.call("cuDeviceGetName", 256, device).rstrip(b"\0").decode(errors="replace"),
+        "name": _text(driver.call("cuDeviceGetName", 256, device)),
         "uuid": f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}",
-        "pci": driver.call("cuDeviceGetPCIBusId", 32, device).rstrip(b"\0").decode().lower(),
+        "pci": _text(driver.call("cuDeviceGetPCIBusId", 32, device)).lower(),
         "capability": (attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
         "memory_bytes": int(driver.call("cuDeviceTotalMem", device)),
         "attributes": {name: attribute(its) for name, its in ATTRIBUTES.items()},
     }
+
+
+def _text(raw: bytes) -> str:
+    """Of a buffer that the driver filled up to a zero byte."""
+    return raw.partition(b"\0")[0].decode(errors="replace")
 
 
 def _try_memops(driver: Driver, ordinal: int) -> None:
