@@ -297,10 +297,15 @@ uint64_t cs_now_ns(void);
 
 /* ---- events.c ------------------------------------------------------------------------------------------------ */
 
+#define CS_RECORDS_KEPT 256
+
 /* What an event is to all who know it; in a page of its own where several processes do. */
 struct cs_event_state {
 	_Atomic uint32_t recorded;  /* number of the latest call that recorded it */
-	_Atomic uint32_t completed; /* number of the latest record that was reached */
+	_Atomic uint32_t changes;   /* how many records were reached: what waiters sleep on */
+	/* By number modulo CS_RECORDS_KEPT, the latest that was reached: a record on a quick stream says nothing of
+	 * an earlier one on a slow stream. */
+	_Atomic uint32_t reached[CS_RECORDS_KEPT];
 	_Atomic uint32_t destroyed; /* by the process that made it */
 	_Atomic uint64_t time_ns;   /* when that was */
 };

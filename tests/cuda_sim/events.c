@@ -29,28 +29,25 @@ static uint64_t event_count;
 /* Records count cyclically. */
 static bool is_done(const struct cs_event_state *state, uint32_t record)
 {
-	return (int32_t)(atomic_load(&state->completed) - record) >= 0;
+	return (int32_t)(atomic_load(&state->reached[record % CS_RECORDS_KEPT]) - record) >= 0;
 }
 
 void cs_event_complete(struct cs_event_state *state, uint32_t record)
 {
-	uint32_t before = atomic_load(&state->completed);
-
 	state->time_ns = cs_now_ns();
-	while ((int32_t)(record - before) > 0 && !atomic_compare_exchange_weak(&state->completed, &before, record))
-		;
-	syscall(SYS_futex, &state->completed, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	atomic_store(&state->reached[record % CS_RECORDS_KEPT], record);
+	atomic_fetch_add(&state->changes, 1);
+	syscall(SYS_futex, &state->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 void cs_event_wait(struct cs_event_state *state, uint32_t record)
 {
 	const struct timespec recheck = { 0, RECHECK_NS };
+	uint32_t seen = atomic_load(&state->changes);
 
 	while (!is_done(state, record) && cs_fault_now() == CUDA_SUCCESS) {
-		uint32_t seen = atomic_load(&state->completed);
-
-		if ((int32_t)(seen - record) < 0)
-			syscall(SYS_futex, &state->completed, FUTEX_WAIT, seen, &recheck, NULL, 0);
+		syscall(SYS_futex, &state->changes, FUTEX_WAIT, seen, &recheck, NULL, 0);
+		seen = atomic_load(&state->changes);
 	}
 }
 

@@ -16,7 +16,7 @@
  * EDGE is one of these, in the order in which they happened:
  *   ["after", S, N]           operation N of stream S of this process, and so all earlier ones, came before
  *   ["records", EVENT, RECORD]  the operation is record number RECORD of the event
- *   ["awaits", EVENT, RECORD]   it came after that record, or after a later one
+ *   ["awaits", EVENT, RECORD]   it came after that record
  *   ["sets", RANGE, VALUE, NS]  a stream memory operation was about to store VALUE there
  *   ["polls", RANGE, VALUE, NS] a stream memory operation waited until it saw VALUE there
  * The words of memory operations stand among reads and writes too. What the driver puts on a stream by itself (the

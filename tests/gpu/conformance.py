@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import functools
+import importlib.util
+import inspect
 import json
 import mmap
 import os
@@ -23,9 +25,9 @@ from typing import Any
 import cuda.bindings.driver as driver
 import pytest
 from cuda_sim.child import check as check
-from cuda_sim.child import child_environment, load
 from cuda_sim.child import context as context
 from cuda_sim.child import refused as refused
+from cuda_sim.child import run as run_forked
 
 TESTS = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 60
@@ -72,17 +74,20 @@ def case(**simulated: Any) -> Callable[[Case], Callable[[str], None]]:
 
         @pytest.mark.parametrize("where", ["simulated", pytest.param("gpu", marks=pytest.mark.gpu)])
         def test(where: str) -> None:
-            if where == "gpu" and not has_gpu():
+            if where == "simulated":
+                status, output = run_forked(function.__code__.co_filename, function.__name__, **simulated)
+            elif has_gpu():
+                done = run_case(function, real_environment())
+                status, output = done.returncode, done.stdout + done.stderr
+            else:
                 pytest.skip("no gpu: the machine's own driver shows none")
-            env = real_environment() if where == "gpu" else child_environment(**simulated)
-            done = run_case(function, env)
-            if done.returncode == LACKING and where == "gpu":
-                pytest.skip(f"no gpu with this power: {done.stdout.strip()}")
-            assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}{done.stderr}"
+            if status == LACKING and where == "gpu":
+                pytest.skip(f"no gpu with this power: {output.strip()}")
+            assert status == 0, f"status {status}\n{output}"
 
-        test.__name__ = test.__qualname__ = function.__name__
-        test.__doc__ = function.__doc__
-        test.case = function  # type: ignore[attr-defined]
+        functools.update_wrapper(test, function)  # processes find the case as test.__wrapped__
+        where_alone = [inspect.Parameter("where", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        test.__signature__ = inspect.Signature(where_alone)  # type: ignore[attr-defined]
         return test
 
     return decorate
@@ -226,9 +231,14 @@ class Peer:
 
 def _run(path: str, name: str, as_peer: bool) -> None:
     faulthandler.dump_traceback_later(STUCK_S, exit=True)
-    function = getattr(load(path), name)
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name)
     if not as_peer:
-        function.case()
+        function.__wrapped__()
         return
 
     def hear() -> Any:
