@@ -386,16 +386,16 @@ RR_API uint32_t rr_cuda_want_count(void);
 RR_API rr_status rr_cuda_want_at(uint32_t index, rr_cuda_want *out);
 /*
  * The driver as C calls it: one address for each function that is wanted, in any order; others are not looked at.
- * RR_ERR_UNSUPPORTED names the first needed one that is missing. One table serves a process; close it when no device
- * of it is left.
+ * RR_ERR_UNSUPPORTED names the first needed one that is missing. One table serves a process; it stays while a device
+ * of it is open.
  */
 RR_API rr_status rr_cuda_open(const rr_cuda_entry *entries, uint32_t count, rr_cuda **out);
 RR_API void rr_cuda_close(rr_cuda *cuda);
 
 /* Zero a member to take its default. */
 typedef struct rr_cuda_spec {
-	rr_cuda *cuda;       /* stays until rr_device_close() */
-	void *context;       /* CUcontext, retained by the caller until rr_device_close() */
+	rr_cuda *cuda;
+	void *context;       /* CUcontext, retained by the caller until the device and its communicators are closed */
 	int32_t ordinal;     /* of the device in this process: for errors */
 	uint32_t blocks_max; /* of one launch; default 256. Twice the number of multiprocessors is a good choice */
 } rr_cuda_spec;
@@ -414,7 +414,7 @@ typedef struct rr_device_facts {
 
 /* Opens a stream of its own, non-blocking, in the context. */
 RR_API rr_status rr_device_open_cuda(const rr_cuda_spec *spec, rr_device **out);
-/* RR_ERR_ARGUMENT while a communicator uses it. Waits until the GPU has done what was issued. */
+/* When the last communicator that uses it is closed, it waits until the GPU has done what was issued, and is gone. */
 RR_API rr_status rr_device_close(rr_device *device);
 /*
  * The kernel (CUfunction) that combines `dtype` by `redop`: rr_<redop>_<dtype> of native/kernels. RR_AVG is RR_SUM's. Set

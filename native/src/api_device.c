@@ -10,13 +10,16 @@ static rr_status check_kind(int32_t dtype, int32_t redop)
 	return rr_fail(RR_ERR_ARGUMENT, "dtype %d, redop %d: see rr_dtype and rr_redop", dtype, redop);
 }
 
+void rr_device_put(struct rr_device *device)
+{
+	if (atomic_fetch_sub_explicit(&device->users, 1, memory_order_acq_rel) == 1)
+		device->ops->close(device);
+}
+
 rr_status rr_device_close(rr_device *device)
 {
-	uint32_t users = rr_observe32(&device->users);
-
-	if (users)
-		return rr_fail(RR_ERR_ARGUMENT, "the device is used by %u communicators: close them first", users);
-	return device->ops->close(device);
+	rr_device_put(device);
+	return RR_OK;
 }
 
 rr_status rr_device_set_kernel(rr_device *device, int32_t dtype, int32_t redop, void *function)

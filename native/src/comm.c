@@ -99,7 +99,7 @@ static void free_comm(struct rr_comm *comm)
 	if (comm->device_scratch)
 		comm->device->ops->free(comm->device, comm->device_scratch);
 	if (comm->device)
-		atomic_fetch_sub_explicit(&comm->device->users, 1, memory_order_acq_rel);
+		rr_device_put(comm->device);
 	free(comm->sent_before);
 	free(comm->received_before);
 	free(comm->link_stats);

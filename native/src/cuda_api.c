@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "order.h"
 #include "status.h"
 
 /* What is wanted, and where it goes. */
@@ -60,13 +61,26 @@ rr_status rr_cuda_open(const rr_cuda_entry *entries, uint32_t count, rr_cuda **o
 		}
 		memcpy((char *)cuda + wanted[i].offset, &address, sizeof(address));
 	}
+	rr_note32(&cuda->users, 1);
 	*out = cuda;
 	return RR_OK;
 }
 
+void rr_cuda_hold(struct rr_cuda *cuda)
+{
+	atomic_fetch_add_explicit(&cuda->users, 1, memory_order_relaxed);
+}
+
+void rr_cuda_put(struct rr_cuda *cuda)
+{
+	if (atomic_fetch_sub_explicit(&cuda->users, 1, memory_order_acq_rel) == 1)
+		free(cuda);
+}
+
 void rr_cuda_close(rr_cuda *cuda)
 {
-	free(cuda);
+	if (cuda)
+		rr_cuda_put(cuda);
 }
 
 const char *rr_cuda_result_name(const struct rr_cuda *cuda, rr_cuda_result result)

@@ -109,7 +109,11 @@ struct rr_cuda {
 #define RR_CUDA_MEMBER(name, version, needed, parameters) rr_cuda_result(*name) parameters;
 	RR_CUDA_CALLS(RR_CUDA_MEMBER)
 #undef RR_CUDA_MEMBER
+	_Atomic uint32_t users; /* who opened it, and devices: it is freed by the last */
 };
+
+void rr_cuda_hold(struct rr_cuda *cuda);
+void rr_cuda_put(struct rr_cuda *cuda);
 
 /* The error of a call that gave `result`, as this thread's record; always RR_ERR_DEVICE. */
 rr_status rr_cuda_fail(const struct rr_cuda *cuda, const char *call, rr_cuda_result result);

@@ -39,13 +39,16 @@ struct rr_device_ops {
 	rr_status (*after)(struct rr_device *device, void *stream);
 	rr_status (*set_kernel)(struct rr_device *device, rr_dtype dtype, rr_redop redop, void *function);
 	void (*facts)(struct rr_device *device, rr_device_facts *out);
-	rr_status (*close)(struct rr_device *device);
+	void (*close)(struct rr_device *device);
 };
 
 struct rr_device {
 	const struct rr_device_ops *ops;
-	_Atomic uint32_t users; /* communicators */
+	_Atomic uint32_t users; /* who opened it, and communicators: it is closed by the last */
 };
+
+/* api_device.c */
+void rr_device_put(struct rr_device *device);
 
 extern struct rr_device rr_device_cpu;
 

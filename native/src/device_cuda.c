@@ -360,7 +360,7 @@ static void cuda_facts(struct rr_device *device, rr_device_facts *out)
 /* What the driver still holds; an error means that the context is gone, and all of it with it. */
 static void destroy(struct rr_cuda_device *this)
 {
-	const struct rr_cuda *cuda = this->cuda;
+	struct rr_cuda *cuda = this->cuda;
 
 	if (this->stream)
 		cuda->cuStreamSynchronize(this->stream);
@@ -376,7 +376,7 @@ static void destroy(struct rr_cuda_device *this)
 		cuda->cuStreamDestroy(this->stream);
 }
 
-static rr_status cuda_close(struct rr_device *device)
+static void cuda_close(struct rr_device *device)
 {
 	struct rr_cuda_device *this = self(device);
 
@@ -386,9 +386,9 @@ static rr_status cuda_close(struct rr_device *device)
 		rr_cuda_leave(this->cuda);
 	}
 	free(this->pinned);
+	rr_cuda_put(this->cuda);
 	pthread_mutex_destroy(&this->lock);
 	free(this);
-	return RR_OK;
 }
 
 static const struct rr_device_ops cuda_ops = {
@@ -429,6 +429,7 @@ rr_status rr_device_open_cuda(const rr_cuda_spec *spec, rr_device **out)
 	if (!this)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a device");
 	this->device.ops = &cuda_ops;
+	rr_note32(&this->device.users, 1);
 	this->cuda = spec->cuda;
 	this->context = spec->context;
 	this->ordinal = spec->ordinal;
@@ -444,6 +445,7 @@ rr_status rr_device_open_cuda(const rr_cuda_spec *spec, rr_device **out)
 	rr_cuda_leave(this->cuda);
 	if (status < 0)
 		goto free_device;
+	rr_cuda_hold(this->cuda);
 	rr_pin_watch(&this->watch);
 	*out = &this->device;
 	return RR_OK;

@@ -27,7 +27,7 @@ struct rr_cuda_pinned {
 
 struct rr_cuda_device {
 	struct rr_device device;
-	const struct rr_cuda *cuda;
+	struct rr_cuda *cuda;
 	void *context;
 	void *stream;
 	int32_t ordinal;
