@@ -421,20 +421,18 @@ struct cs_parameter {
 /* A kernel of a loaded module: what cuModuleGetFunction gives as CUfunction. */
 struct cs_kernel;
 
-#define CS_WEAK __attribute__((weak)) /* a library without module*.c has no kernels: cuLaunchKernel is NOT_SUPPORTED */
-
 /* The kernel behind a handle; NULL: no such, or its module is unloaded. Locked. */
-CS_WEAK struct cs_kernel *cs_kernel_of(CUfunction function);
+struct cs_kernel *cs_kernel_of(CUfunction function);
 
 /* Parameters in order, and their count. */
-CS_WEAK const struct cs_parameter *cs_kernel_parameters(const struct cs_kernel *kernel, uint32_t *count);
+const struct cs_parameter *cs_kernel_parameters(const struct cs_kernel *kernel, uint32_t *count);
 
 /*
  * Run all blocks, on the calling stream thread. `parameters` is the packed block. Returns CUDA_SUCCESS, or what the
  * launch dies of (719 CUDA_ERROR_LAUNCH_FAILED, 716 MISALIGNED_ADDRESS, 700 after cs_translate gave NULL), sticky.
  * A kernel whose module is unloaded meanwhile stays valid: module memory is never given back.
  */
-CS_WEAK CUresult cs_kernel_run(const struct cs_kernel *kernel, const unsigned int grid[3], const unsigned int block[3],
-			       unsigned int shared_bytes, const void *parameters);
+CUresult cs_kernel_run(const struct cs_kernel *kernel, const unsigned int grid[3], const unsigned int block[3],
+		       unsigned int shared_bytes, const void *parameters);
 
 #endif

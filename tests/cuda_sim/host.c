@@ -110,19 +110,31 @@ CS_API(cuMemFreeHost, 2000)(void *address)
 	return left ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Pages that are not mapped cannot be pinned. */
+static bool is_mapped(uintptr_t address, size_t bytes)
+{
+	unsigned char resident[256];
+	uintptr_t page = address & ~(CS_PAGE_BYTES - 1), end = address + bytes;
+
+	while (page < end) {
+		size_t part = end - page < sizeof(resident) * CS_PAGE_BYTES ? end - page :
+									      sizeof(resident) * CS_PAGE_BYTES;
+
+		if (mincore((void *)page, part, resident))
+			return false;
+		page += part;
+	}
+	return true;
+}
+
 CS_API(cuMemHostRegister, 6050)(void *address, size_t bytes, unsigned int flags)
 {
 	CUresult result = CUDA_SUCCESS;
-	unsigned char resident;
 
 	CS_ENTER(CS_NEED_CONTEXT);
-	if (!address || !bytes || (flags & ~(unsigned int)REGISTER_FLAGS) || cs_in_arena((CUdeviceptr)address))
+	if (!address || !bytes || (flags & ~(unsigned int)REGISTER_FLAGS) || cs_in_arena((CUdeviceptr)address) ||
+	    !is_mapped((uintptr_t)address, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* Pages that are not mapped cannot be pinned. */
-	for (uintptr_t page = (uintptr_t)address & ~(CS_PAGE_BYTES - 1); page < (uintptr_t)address + bytes;
-	     page += CS_PAGE_BYTES)
-		if (mincore((void *)page, 1, &resident))
-			return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&cs_lock);
 	if (overlaps((uintptr_t)address, bytes))
 		result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;

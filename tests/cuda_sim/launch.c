@@ -79,8 +79,6 @@ static CUresult launch(CUfunction function, const unsigned int grid[3], const un
 	struct launch *launch;
 	uint32_t count;
 
-	if (!cs_kernel_of)
-		return CUDA_ERROR_NOT_SUPPORTED;
 	pthread_mutex_lock(&cs_lock);
 	kernel = cs_kernel_of(function);
 	pthread_mutex_unlock(&cs_lock);
