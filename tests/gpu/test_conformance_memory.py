@@ -115,6 +115,21 @@ def test_sync_memops_can_be_set_on_device_memory() -> None:
 
 
 @case()
+def test_memory_of_a_pool_is_not_for_legacy_ipc() -> None:
+    context()
+    stream = non_blocking()
+    begin = int(check(driver.cuMemAllocAsync(BLOCK_BYTES, stream)))
+    check(driver.cuStreamSynchronize(stream))
+    assert tell("IS_LEGACY_CUDA_IPC_CAPABLE", begin) == 0
+    assert refused(driver.cuIpcGetMemHandle(begin)) == ERROR.CUDA_ERROR_INVALID_VALUE
+    check(driver.cuMemsetD8Async(begin, 5, COUNT, stream))
+    check(driver.cuStreamSynchronize(stream))
+    assert read(begin, COUNT) == bytes([5]) * COUNT
+    check(driver.cuMemFreeAsync(begin, stream))
+    check(driver.cuStreamSynchronize(stream))
+
+
+@case()
 def test_pinned_memory_has_one_address_for_host_and_device() -> None:
     context()
     pinned = int(check(driver.cuMemHostAlloc(COUNT, driver.CU_MEMHOSTALLOC_DEVICEMAP)))

@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from rdmaring.cuda import nvrtc
 from rdmaring.diagnose.doctor.gpu_facts import ATTRIBUTES
+from rdmaring.errors import RdmaringError
 
 TOKEN_BYTES = 4096
 BLOCK_BYTES = 2 << 20  # an allocation that shares its block with no other
@@ -56,20 +58,27 @@ class Driver:
         device = self.call("cuDeviceGet", ordinal)
         context = self.call("cuDevicePrimaryCtxRetain", device)
         self.call("cuCtxPushCurrent", context)
-        try:
+        with self.undone(("cuCtxPopCurrent",), ("cuDevicePrimaryCtxRelease", device)):
             yield context
-        finally:
-            self.call("cuCtxPopCurrent")
-            self.call("cuDevicePrimaryCtxRelease", device)
 
     @contextmanager
     def block(self) -> Iterator[int]:
         """BLOCK_BYTES of the current device's memory."""
         address = int(self.call("cuMemAlloc", BLOCK_BYTES))
-        try:
+        with self.undone(("cuMemFree", address)):
             yield address
-        finally:
-            self.call("cuMemFree", address)
+
+    @contextmanager
+    def undone(self, *calls: tuple[Any, ...]) -> Iterator[None]:
+        """Make these calls afterwards. Where something went wrong before, that is told and not what follows from it."""
+        try:
+            yield
+        except BaseException:
+            for name, *arguments in calls:
+                getattr(self.binding, name)(*arguments)
+            raise
+        for name, *arguments in calls:
+            self.call(name, *arguments)
 
     def write(self, address: int, data: bytes) -> None:
         """The bytes are there when it returns: a copy from pageable memory returns when they are staged."""
@@ -127,15 +136,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _nvrtc() -> dict[str, object]:
+    """As the kernels' compilation finds it, with its headers."""
     try:
-        nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
-        code, major, minor = nvrtc.nvrtcVersion()
-        failed, archs = nvrtc.nvrtcGetSupportedArchs()
-    except (ImportError, RuntimeError) as error:
+        binding = nvrtc.bindings()
+        code, archs = binding.nvrtcGetSupportedArchs()
+        nvrtc.headers()
+        version = nvrtc.version()
+    except (RdmaringError, RuntimeError) as error:
         return {"error": str(error) or type(error).__name__}
-    if int(code) or int(failed):
-        return {"error": f"nvrtcVersion: {code}, nvrtcGetSupportedArchs: {failed}"}
-    return {"version": (major, minor), "archs": [int(arch) for arch in archs]}
+    return {"error": f"nvrtcGetSupportedArchs: {code}"} if int(code) else {"version": version, "archs": list(archs)}
 
 
 def _describe(driver: Driver, ordinal: int) -> dict[str, object]:
@@ -169,13 +178,11 @@ def _try_memops(driver: Driver, ordinal: int) -> None:
     with driver.context(ordinal), driver.block() as block:
         driver.write(block, bytes(8))
         stream = driver.call("cuStreamCreate", int(driver.binding.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        try:
+        with driver.undone(("cuStreamDestroy", stream)):
             driver.call("cuStreamWriteValue32", stream, block, 7, 0)
             driver.call("cuStreamWaitValue32", stream, block, 7, 1)  # 1: equal
             driver.call("cuStreamWriteValue32", stream, block + 4, 9, 0)
             driver.call("cuStreamSynchronize", stream)
-        finally:
-            driver.call("cuStreamDestroy", stream)
         seen = driver.read(block, 8)
         if seen != bytes([7, 0, 0, 0, 9, 0, 0, 0]):
             raise DriverError(f"the stream's words are {seen.hex(' ', 4)}, not 07000000 09000000")
@@ -248,15 +255,13 @@ def _copy_between(driver: Driver, reader: int, owner: int) -> None:
         driver.call("cuCtxSynchronize")
         with driver.context(reader), driver.block() as local:
             driver.call("cuCtxEnablePeerAccess", theirs, 0)
-            try:
+            with driver.undone(("cuCtxDisablePeerAccess", theirs)):
                 driver.call("cuMemcpyDtoD", local, remote, TOKEN_BYTES)
                 driver.call("cuCtxSynchronize")
                 pulled = driver.read(local, TOKEN_BYTES)
                 driver.write(local, token[::-1])
                 driver.call("cuMemcpyDtoD", remote, local, TOKEN_BYTES)
                 driver.call("cuCtxSynchronize")
-            finally:
-                driver.call("cuCtxDisablePeerAccess", theirs)
         pushed = driver.read(remote, TOKEN_BYTES)
     for what, got, wanted in (("read", pulled, token), ("written", pushed, token[::-1])):
         if got != wanted:
