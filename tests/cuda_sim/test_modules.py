@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import cuda.bindings.driver as driver
 import numpy as np
-from cuda_sim import build
 from cuda_sim.child import check, context, in_child, refused, run
-from cuda_sim.cpu_kernels import Combine
+from cuda_sim.kernel_calls import combine_of, function, image, launch
 
 NON_BLOCKING = 1
 COUNT = 5003
-
-
-def image(dtype: str = "float32", capability: tuple[int, int] = (9, 0)) -> bytes:
-    """A real cubin, kept between tests."""
-    from rdmaring.cuda import kernels
-
-    os.environ["XDG_CACHE_HOME"] = str(build.cache_folder() / "cubins")
-    return kernels.cubin(dtype, capability)
 
 
 def ptx() -> bytes:
@@ -41,15 +31,6 @@ def ptx() -> bytes:
     return text
 
 
-def function(module: Any, name: str = "rr_sum_float32") -> Any:
-    return check(driver.cuModuleGetFunction(module, name.encode()))
-
-
-def launch(kernel: Any, combine: Combine, stream: Any, block: int = 32) -> tuple[Any, ...]:
-    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(combine))
-    return driver.cuLaunchKernel(kernel, 3, 1, 1, block, 1, 1, 0, stream, ctypes.addressof(parameters), 0)
-
-
 def vectors(stream: Any, number: int, count: int = COUNT) -> tuple[list[np.ndarray[Any, Any]], list[int]]:
     """Random float32 vectors, and copies of them in device memory."""
     rng = np.random.default_rng(7)
@@ -58,13 +39,6 @@ def vectors(stream: Any, number: int, count: int = COUNT) -> tuple[list[np.ndarr
     for value, address in zip(values, addresses, strict=True):
         check(driver.cuMemcpyHtoDAsync(address, value.ctypes.data, value.nbytes, stream))
     return values, addresses
-
-
-def combine_of(sources: list[int], targets: list[int], count: int = COUNT) -> Combine:
-    combine = Combine(count=count, src_count=len(sources), dst_count=len(targets))
-    combine.src[: len(sources)] = sources
-    combine.dst[: len(targets)] = targets
-    return combine
 
 
 def read(address: int, stream: Any, count: int = COUNT) -> np.ndarray[Any, Any]:
@@ -77,7 +51,7 @@ def read(address: int, stream: Any, count: int = COUNT) -> np.ndarray[Any, Any]:
 def sum_of_three(module: Any) -> None:
     stream = check(driver.cuStreamCreate(NON_BLOCKING))
     values, addresses = vectors(stream, 3)
-    combine = combine_of(addresses, addresses[1:])
+    combine = combine_of(addresses, addresses[1:], COUNT)
     check(launch(function(module), combine, stream))
     combine.count = 0  # the launch has its own copy
     combine.src[0] = 0
@@ -130,7 +104,7 @@ def test_stale_and_foreign_handles_are_found_out() -> None:
     kernel = function(module)
     assert refused(driver.cuModuleGetFunction(module, b"rr_sum_float64")) == 500
     _, addresses = vectors(stream, 1)
-    combine = combine_of(addresses, addresses)
+    combine = combine_of(addresses, addresses, COUNT)
     context(1)
     other = check(driver.cuStreamCreate(NON_BLOCKING))
     assert refused(driver.cuModuleGetFunction(module, b"rr_sum_float32")) == 201
@@ -151,7 +125,7 @@ def test_a_kernel_dies_of_an_address_that_is_not_there() -> None:
     kernel = function(check(driver.cuModuleLoadData(image())))
     host = np.zeros(COUNT, np.float32)  # which a device does not see
     _, addresses = vectors(stream, 1)
-    check(launch(kernel, combine_of([addresses[0], host.ctypes.data], addresses), stream))
+    check(launch(kernel, combine_of([addresses[0], host.ctypes.data], addresses, COUNT), stream))
     assert refused(driver.cuStreamSynchronize(stream)) == 700
     assert refused(driver.cuMemAlloc(4)) == 700
 
@@ -172,9 +146,9 @@ def test_a_kernel_dies_of_more_threads_than_its_bounds() -> None:
     stream = check(driver.cuStreamCreate(NON_BLOCKING))
     kernel = function(check(driver.cuModuleLoadData(image())))
     _, addresses = vectors(stream, 1)
-    check(launch(kernel, combine_of(addresses, addresses), stream, block=512))
+    check(launch(kernel, combine_of(addresses, addresses, COUNT), stream, block=512))
     check(driver.cuStreamSynchronize(stream))
-    check(launch(kernel, combine_of(addresses, addresses), stream, block=513))
+    check(launch(kernel, combine_of(addresses, addresses, COUNT), stream, block=513))
     assert refused(driver.cuStreamSynchronize(stream)) == 719
 
 
@@ -187,7 +161,7 @@ def test_pinned_host_memory_is_read_and_written_in_place() -> None:
     seen = np.ctypeslib.as_array((ctypes.c_float * COUNT).from_address(pinned))
     seen[:] = 2
     values, addresses = vectors(stream, 1)
-    check(launch(kernel, combine_of([pinned, addresses[0]], [pinned]), stream))
+    check(launch(kernel, combine_of([pinned, addresses[0]], [pinned], COUNT), stream))
     check(driver.cuStreamSynchronize(stream))
     assert np.array_equal(seen, np.float32(2) + values[0])
 

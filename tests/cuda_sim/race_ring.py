@@ -1,0 +1,151 @@
+"""A small ring over IPC memory, as one rank runs it on the simulated driver; with one of BUGS in it, or without.
+
+Each of `CALLS` calls adds the vectors of all ranks: every step sends a chunk into the right neighbour's slot and
+receives one from the left. Flags have one setter and one resetter; a slot's credit begins at 1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from pathlib import Path
+from typing import Any
+
+import cuda.bindings.driver as driver
+import numpy as np
+from cuda_sim.child import check, context
+from cuda_sim.kernel_calls import combine_of, function, image, launch
+
+BUGS = (
+    "no wait for ready",
+    "no wait for credit",
+    "no event between the streams",
+    "credit before the kernel",
+    "ready before the copy",
+    "ready on the other stream",
+    "no input ordering",
+    "no output ordering",
+    "credit of the other slot",
+)
+BLOCK_BYTES = 2 << 20
+CHUNK = 1000  # elements
+CALLS = 3
+READY, CREDIT = 0, 64  # byte offsets in the flag page, one word a slot
+SLOTS_MAX = 2
+TIMEOUT_S = 60
+
+
+def exchange(folder: Path, what: str, rank: int, size: int, mine: bytes) -> list[bytes]:
+    """An all_gather by files."""
+    partial = folder / f"{what}.{rank}.partial"
+    partial.write_bytes(mine)
+    partial.rename(folder / f"{what}.{rank}")
+    deadline = time.monotonic() + TIMEOUT_S
+    paths = [folder / f"{what}.{other}" for other in range(size)]
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline, f"rank {rank} misses {what} of others"
+        time.sleep(0.002)
+    return [path.read_bytes() for path in paths]
+
+
+class Rank:
+    def __init__(self, folder: Path, rank: int, size: int, bug: str) -> None:
+        context()
+        self.folder, self.rank, self.size, self.bug = folder, rank, size, bug
+        self.user, self.copy, self.compute = (check(driver.cuStreamCreate(1)) for _ in range(3))
+        self.kernel = function(check(driver.cuModuleLoadData(image())))
+        self.data, self.slots, self.flags = (int(check(driver.cuMemAlloc(BLOCK_BYTES))) for _ in range(3))
+        check(driver.cuMemsetD32(self.flags, 0, BLOCK_BYTES // 4))
+        check(driver.cuMemsetD32(self.flags + CREDIT, 1, SLOTS_MAX))
+        check(driver.cuCtxSynchronize())  # a memset does not wait, and other streams do not wait for it
+        handles = b"".join(self._handle(address) for address in (self.slots, self.flags))
+        everyone = exchange(folder, "handles", rank, size, handles)
+        self.right, self.left = (everyone[(rank + step) % size] for step in (1, -1))
+        self.right_slots, self.right_flags = (self._open(self.right[at : at + 64]) for at in (0, 64))
+        self.left_flags = self.right_flags if size == 2 else self._open(self.left[64:])
+        self.received: list[Any] = []
+
+    @staticmethod
+    def _handle(address: int) -> bytes:
+        return ctypes.string_at(check(driver.cuIpcGetMemHandle(address)).getPtr(), 64)
+
+    @staticmethod
+    def _open(text: bytes) -> int:
+        handle = driver.CUipcMemHandle()
+        ctypes.memmove(handle.getPtr(), text, 64)
+        return int(check(driver.cuIpcOpenMemHandle(handle, 1)))
+
+    def slot(self, step: int) -> int:
+        """Of two ranks with two slots each, all credits are for nothing: what is received orders enough."""
+        return step % (1 if self.size == 2 and self.bug != "credit of the other slot" else SLOTS_MAX)
+
+    def chunk(self, number: int) -> int:
+        return self.data + number % self.size * CHUNK * 4
+
+    @staticmethod
+    def event(stream: Any) -> Any:
+        made = check(driver.cuEventCreate(2))
+        check(driver.cuEventRecord(made, stream))
+        return made
+
+    @staticmethod
+    def await_and_reset(stream: Any, flag: int) -> None:
+        check(driver.cuStreamWaitValue32(stream, flag, 1, 1))
+        check(driver.cuStreamWriteValue32(stream, flag, 0, 0))
+
+    def send(self, step: int, slot: int) -> None:
+        ready = self.right_flags + READY + 4 * slot
+        if self.bug != "no wait for credit":
+            self.await_and_reset(self.copy, self.flags + CREDIT + 4 * slot)
+        if step and self.bug != "no event between the streams":
+            check(driver.cuStreamWaitEvent(self.copy, self.received[-1], 0))
+        if self.bug == "ready before the copy":
+            check(driver.cuStreamWriteValue32(self.copy, ready, 1, 0))
+        target = self.right_slots + slot * CHUNK * 4
+        check(driver.cuMemcpyDtoDAsync(target, self.chunk(self.rank - step), CHUNK * 4, self.copy))
+        if self.bug != "ready before the copy":
+            stream = self.compute if self.bug == "ready on the other stream" else self.copy
+            check(driver.cuStreamWriteValue32(stream, ready, 1, 0))
+
+    def receive(self, step: int, slot: int) -> None:
+        credit = self.left_flags + CREDIT + 4 * (1 - slot if self.bug == "credit of the other slot" else slot)
+        chunk, filled = self.chunk(self.rank - step - 1), self.slots + slot * CHUNK * 4
+        if self.bug != "no wait for ready":
+            self.await_and_reset(self.compute, self.flags + READY + 4 * slot)
+        if self.bug == "credit before the kernel":
+            check(driver.cuStreamWriteValue32(self.compute, credit, 1, 0))
+        sources = [chunk, filled] if step < self.size - 1 else [filled]
+        check(launch(self.kernel, combine_of(sources, [chunk], CHUNK), self.compute))
+        if self.bug != "credit before the kernel":
+            check(driver.cuStreamWriteValue32(self.compute, credit, 1, 0))
+        self.received.append(self.event(self.compute))
+
+    def call(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """values: float32, size * CHUNK elements. The sum over all ranks."""
+        check(driver.cuMemcpyHtoDAsync(self.data, values.ctypes.data, values.nbytes, self.user))
+        if self.bug != "no input ordering":
+            there = self.event(self.user)
+            for stream in (self.copy, self.compute):
+                check(driver.cuStreamWaitEvent(stream, there, 0))
+        for step in range(2 * (self.size - 1)):
+            self.send(step, self.slot(step))
+            self.receive(step, self.slot(step))
+        for stream in (self.copy, self.compute):
+            if self.bug != "no output ordering":
+                check(driver.cuStreamWaitEvent(self.user, self.event(stream), 0))
+        out = np.zeros_like(values)
+        check(driver.cuMemcpyDtoHAsync(out.ctypes.data, self.data, out.nbytes, self.user))
+        check(driver.cuStreamSynchronize(self.user))
+        return out
+
+
+def main(folder: str, rank: str, size: str, bug: str) -> None:
+    """One rank. Without a bug the sums must be right."""
+    own = Rank(Path(folder), int(rank), int(size), bug)
+    for call in range(CALLS):
+        inputs = [np.arange(own.size * CHUNK, dtype=np.float32) * (other + call + 1) for other in range(own.size)]
+        out = own.call(inputs[own.rank])
+        assert bug or np.array_equal(out, sum(inputs)), f"call {call} of rank {rank} is wrong"
+    exchange(own.folder, "done", own.rank, own.size, b"")
+    check(driver.cuCtxSynchronize())
+    exchange(own.folder, "over", own.rank, own.size, b"")
