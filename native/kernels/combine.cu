@@ -10,8 +10,8 @@
  * NaN, integers wrap. No multiplication may be fused with an addition: it is compiled with --fmad=false.
  *
  * A thread takes a unit at a time: a pack of 16 bytes, where all vectors begin at a multiple of 16, otherwise, and
- * behind the last whole pack, one element. Neighbouring threads take neighbouring units, so accesses coalesce either way.
- * Where there are enough, a thread takes RR_TURN units in one turn: all loads of a source before the first is used.
+ * behind the last whole pack, one element. Neighbouring threads take neighbouring units, so accesses coalesce either
+ * way. Where there are enough packs, a thread takes RR_TURN in one turn: all loads of a source before the first is used.
  */
 #include "cuda_kernel_abi.h"
 

@@ -24,21 +24,19 @@ struct ended {
 	struct shim_fault fault;
 };
 
-/* The bytes of pages that were touched. A kernel goes through its vectors in strides, and in the end has read all of them. */
+/* The bytes that were touched. A kernel goes through its vectors in strides, and in the end has read all of them. */
 class footprint {
 public:
+	/* Of one page, as an aligned access is. */
 	void add(uint64_t address, size_t bytes)
 	{
-		for (size_t i = 0; i < bytes; i++) {
-			uint64_t page = (address + i) / page_bytes;
-			touched *&known = recent[page % recent_count].bits;
+		uint64_t page = address / page_bytes;
+		auto &known = recent[page % recent_count];
 
-			if (!known || recent[page % recent_count].page != page) {
-				known = &pages[page];
-				recent[page % recent_count].page = page;
-			}
-			known->set((address + i) % page_bytes);
-		}
+		if (!known.bits || known.page != page)
+			known = {page, &pages[page]};
+		for (size_t i = 0; i < bytes; i++)
+			known.bits->set(address % page_bytes + i);
 	}
 
 	void tell(const struct shim_memory *memory, bool writes) const

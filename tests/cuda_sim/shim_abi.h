@@ -1,8 +1,8 @@
 /*
  * shim_abi.h - what the simulated driver and the library of kernels for the CPU agree on. C, and C++.
  *
- * The library (shim.cpp, and each .cu compiled with shim.h) is loaded by module.c by the name in RR_CUDA_SIM_KERNELS, and
- * by tests that run kernels on host memory without a driver. It exports shim_find().
+ * The library (shim.cpp, and each .cu compiled with shim.h) is loaded by module_run.c by the name in RR_CUDA_SIM_KERNELS,
+ * and by tests that run kernels on host memory without a driver.
  */
 #ifndef CUDA_SIM_SHIM_ABI_H
 #define CUDA_SIM_SHIM_ABI_H
@@ -54,8 +54,8 @@ struct shim_kernel {
 const struct shim_kernel *shim_find(const char *name);
 
 /*
- * Run all threads, one after another. grid and block are x, y, z. `fault` is written where the outcome is not SHIM_DONE;
- * what was stored before it stays.
+ * Run all threads, one after another. grid and block are x, y, z. `fault` is written where the outcome is not
+ * SHIM_DONE; what was stored before it stays.
  */
 enum shim_outcome shim_run(const struct shim_kernel *kernel, const unsigned int grid[3], const unsigned int block[3],
 			   const void *parameters, const struct shim_memory *memory, struct shim_fault *fault);
