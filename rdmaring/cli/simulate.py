@@ -21,7 +21,7 @@ from rdmaring.schedule.cluster import Cluster, Costs
 from rdmaring.schedule.collectives import COLLECTIVES
 from rdmaring.schedule.cost import FORMS
 from rdmaring.schedule.simulate_presets import PRESETS
-from rdmaring.schedule.simulate_sweep import Cell, Sweep, check_algorithms, crossings, run, textbook
+from rdmaring.schedule.simulate_sweep import ESTIMATE, Cell, Sweep, check_algorithms, crossings, run, textbook
 
 T = TypeVar("T")
 CELLS_MAX = 200_000
@@ -40,8 +40,9 @@ Examples:
   rdmaring simulate --ranks 2:1024 --plot time.png --json > times.json
 
 \b
-Times come from closed forms; with --events, or if something is slow or random, from an event simulation of the
-schedules' rows. docs/SIMULATE.md states the model, and how well both agree.
+Times come from closed forms where these are within 2 % of an event simulation of the schedules' rows; elsewhere from
+the simulation, if it is quick, or they are estimates and marked. With --events, or if something is slow or random, all
+are simulated. docs/SIMULATE.md states the model, and which form holds where.
 Exit code: 0; 1 if something cannot be simulated; 2 for wrong usage.
 """
 
@@ -182,8 +183,6 @@ def _sweep(given: dict[str, Any], costs: Costs) -> Sweep:
     )
     if sweep.count > CELLS_MAX:
         raise click.UsageError(f"{sweep.count} cells are asked for; {CELLS_MAX} are possible: fewer ranks or sizes")
-    if sweep.channels > 1 and (sweep.events or disturbed is not None):
-        raise click.BadParameter("only closed forms know channels; leave it out here", param_hint="--channels")
     return sweep
 
 
@@ -206,7 +205,9 @@ def _show(sweep: Sweep, cells: list[Cell], source: str, lines: list[Any]) -> Non
         console.print(tables.map_of_fastest(cells))
     for text in tables.crossing_lines(crossings(cells)):
         console.print(text)
-    console.print(f"{cells[0].method}; the bound is what no algorithm can be faster than on these ports", style="dim")
+    note = "; ~ an estimate" if any(cell.method == ESTIMATE for cell in cells) else ""
+    text = f"{tables.methods_text(cells)}{note}; the bound is what no algorithm can be faster than on these ports"
+    console.print(text, style="dim")
 
 
 @contextmanager

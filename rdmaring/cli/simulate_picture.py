@@ -48,9 +48,7 @@ def _by_bytes(axes: Any, sweep: Sweep, cells: Sequence[Cell], world: int) -> Non
     labels = sizes[:: -(-len(sizes) // LABELS_MAX)]
     axes.set_xscale("log", base=2)
     axes.set_xticks(labels, [format_bytes(size) for size in labels], rotation=30, ha="right")
-    _finish(
-        axes, "size of the vector", f"{sweep.collective}, {world} ranks on {shape.nodes} node{plural}, {shape.method}"
-    )
+    _finish(axes, "size of the vector", f"{sweep.collective}, {world} ranks on {shape.nodes} node{plural}")
 
 
 def _by_ranks(axes: Any, sweep: Sweep, cells: Sequence[Cell], nbytes: int) -> None:

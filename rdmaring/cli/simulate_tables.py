@@ -10,7 +10,17 @@ from rich.table import Table
 
 from rdmaring.bench.sizes import format_bytes
 from rdmaring.schedule.cluster import Costs
-from rdmaring.schedule.simulate_sweep import EVENTS, Cell, Crossing, Sweep, TextbookLine, crossings, fastest
+from rdmaring.schedule.simulate_sweep import (
+    CLOSED,
+    ESTIMATE,
+    EVENTS,
+    Cell,
+    Crossing,
+    Sweep,
+    TextbookLine,
+    crossings,
+    fastest,
+)
 
 HEADS = {"hierarchical-ring": "hier-ring", "hierarchical": "hier"}
 
@@ -21,6 +31,17 @@ def time_text(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}" if seconds / size < 1000 else f"{seconds / size:.0f} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
+
+
+def cell_text(cell: Cell) -> str:
+    """Its time; an estimate is marked."""
+    return f"{'~' if cell.method == ESTIMATE else ''}{time_text(cell.seconds)}"
+
+
+def methods_text(cells: Sequence[Cell]) -> str:
+    """By what the times were found."""
+    methods = {cell.method for cell in cells}
+    return ", ".join(method for method in (CLOSED, EVENTS, ESTIMATE) if method in methods)
 
 
 def per_world(cells: Sequence[Cell], algorithms: Sequence[str], world: int) -> Table:
@@ -43,12 +64,9 @@ def _times(title: str, head: str, cells: Sequence[Cell], algorithms: Sequence[st
     table.add_column("% of bound", justify="right")
     times = {(cell.ranks, cell.nbytes, cell.algorithm): cell for cell in cells}
     for (ranks, nbytes), best in sorted(fastest(cells).items()):
-        texts = [
-            f"[bold green]{time_text(times[ranks, nbytes, each].seconds)}[/]"
-            if each == best.algorithm
-            else time_text(times[ranks, nbytes, each].seconds)
-            for each in algorithms
-        ]
+        row = [times[ranks, nbytes, each] for each in algorithms]
+        marks = [("[bold green]", "[/]") if cell.algorithm == best.algorithm else ("", "") for cell in row]
+        texts = [f"{mark}{cell_text(cell)}{end}" for cell, (mark, end) in zip(row, marks, strict=True)]
         place = format_bytes(nbytes) if head == "bytes" else str(ranks)
         table.add_row(place, *texts, f"{100 * best.share:.3g}")
     return table
@@ -141,7 +159,7 @@ def document(sweep: Sweep, cells: Sequence[Cell], source: str, lines: Sequence[T
             "stragglers": [list(each) for each in slow.stragglers.items()] if slow else [],
             "jitter": slow.jitter if slow else 0.0,
             "seed": slow.seed if slow else None,
-            "method": cells[0].method if cells else EVENTS,
+            "method": methods_text(cells),
             "cells": [asdict(cell) for cell in cells],
             "crossings": [asdict(crossing) for crossing in crossings(cells)],
             "textbook": [asdict(line) for line in lines],

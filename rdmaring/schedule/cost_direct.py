@@ -5,6 +5,8 @@ from __future__ import annotations
 from rdmaring.schedule.cost_model import Leg, Model
 from rdmaring.schedule.cost_ring import Time
 
+TURN = 2  # slices of a row that wait at a port, as in the simulator
+
 
 class _Fan:
     """What one rank exchanges with all others: by level, a leg and the number of peers."""
@@ -31,6 +33,7 @@ class _Fan:
         self.send_work = self.peers * costs.slice_s + self.size * cpu  # for a slice to all peers
         self.add_work = self.peers * (costs.slice_s + self.size * costs.reduce_s_per_byte) if add else 0.0
         self.port = max(count * leg.port for leg, count in self.legs)  # a slice to each peer
+        self.first = min(leg.port + leg.latency for leg, _ in self.legs)  # ... until the first is there
         self.away = max(count * leg.port + leg.latency for leg, count in self.legs)  # ... until the last is there
 
 
@@ -46,12 +49,16 @@ def _scatter(fan: _Fan) -> float:
 
 
 def direct_reduce_scatter(model: Model, nbytes: float) -> Time:
-    """One step: chunk p to each p; all contributions to the own chunk are added by one row."""
+    """One step: chunk p to each p; all contributions to the own chunk are added by one row.
+
+    Rows that send take turns, TURN slices each, so all contributions grow alike; the last peer's last turn ends it.
+    """
     fan = _Fan(model, nbytes / model.shape.ranks, crowded=True, add=True)
-    stage = max(max(leg.port for leg, _ in fan.legs), fan.add_work)
-    critical = _scatter(fan) + fan.row + fan.add_work + (fan.slices - 1) * stage
+    port = max(leg.port for leg, _ in fan.legs)
+    behind = (min(fan.slices, TURN) - 1) * max(0.0, fan.add_work - port)
+    critical = _scatter(fan) + (fan.slices - 1) * port + fan.row + fan.add_work + behind
     work = fan.peers * fan.row + fan.slices * (fan.send_work + fan.add_work) + fan.row
-    return Time(critical, model.shape.largest * work)
+    return Time(max(critical, work), model.shape.largest * work)
 
 
 def direct_all_reduce(model: Model, nbytes: float) -> Time:
@@ -61,7 +68,7 @@ def direct_all_reduce(model: Model, nbytes: float) -> Time:
     begin = _scatter(fan) + fan.row + made
     copies = fan.peers * (fan.row + fan.slices * fan.receive)
     at_port = (fan.slices - 1) * max(fan.port, made) + fan.away + fan.row + fan.receive
-    at_processor = (fan.slices - 1) * made + fan.away - fan.port + copies
+    at_processor = (fan.slices - 1) * made + fan.first + copies
     # Where chunks have many slices the port is never idle: what is sent on queues behind what is not yet sent.
     streamed = 2 * fan.row + fan.send_work / fan.peers + fan.receive
     streamed += max(2 * count * fan.slices * leg.port + leg.latency for leg, count in fan.legs)
@@ -75,7 +82,7 @@ def direct_all_gather(model: Model, nbytes: float) -> Time:
     copies = fan.peers * (fan.row + fan.slices * fan.receive)
     first = fan.row + fan.send_work
     at_port = (fan.slices - 1) * max(fan.port, fan.send_work) + fan.away + fan.row + fan.receive
-    at_processor = (fan.slices - 1) * fan.send_work + fan.away - fan.port + copies
+    at_processor = (fan.slices - 1) * fan.send_work + fan.first + copies
     work = fan.slices * fan.send_work + fan.row + copies
     return Time(first + max(at_port, at_processor), model.shape.largest * work)
 
@@ -125,7 +132,7 @@ def direct_gather(model: Model, nbytes: float) -> Time:
     sender = max(model.start(far, nbytes / model.shape.ranks) for far in model.levels())
     copies = fan.peers * (fan.row + fan.slices * fan.receive)
     at_port = fan.away + (fan.slices - 1) * fan.port + fan.row + fan.receive
-    critical = sender + max(at_port, fan.away - fan.port + copies)
+    critical = sender + max(at_port, fan.first + copies)
     return Time(critical, copies + (model.shape.largest - 1) * sender)
 
 

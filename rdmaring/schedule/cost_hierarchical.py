@@ -6,7 +6,7 @@ part for each node. Two nodes swap sums, up to NODES_DIRECT_MAX exchange them di
 
 from __future__ import annotations
 
-from rdmaring.schedule.cost_direct import direct_all_reduce
+from rdmaring.schedule.cost_direct import direct1_all_reduce, direct_all_reduce
 from rdmaring.schedule.cost_model import Leg, Model
 from rdmaring.schedule.cost_ring import Time, ring_all_reduce
 
@@ -68,11 +68,12 @@ def _one_hop(model: Model, nbytes: float) -> Time:
     stage = max(part.far.port, part.inside * part.near.wire, total + added)
     across = part.far.port + part.far.latency + part.row + added
     few = part.spread + part.row + total + across + part.hand_out + (part.slices - 1) * stage
-    copies = (part.inside - 1) * (part.row + part.copy)
+    copies = part.inside * (part.row + part.copy)  # neighbours hand out one rail's turn after another
+    turns = max(0.0, part.far.port - part.far.wire)
     port = part.row + part.send + 2 * part.near_port + part.near.latency + part.row + part.copy
     work = part.spread_work + part.sum_work + part.row + part.slices * added + part.gather_work
     return Time(
-        max(few, few - part.hand_out + part.near.wire + part.near.latency + copies, port, work),
+        max(few, few - part.hand_out - turns + part.near.wire + part.near.latency + copies, port, work),
         model.shape.largest * work,
     )
 
@@ -133,6 +134,6 @@ def all_reduce(model: Model, nbytes: float) -> Time:
     shape = model.shape
     if shape.nodes > NODES_DIRECT_MAX or shape.nodes == 1:
         return ring_all_reduce_of_nodes(model, nbytes)
-    if shape.largest == 1:
-        return direct_all_reduce(model, nbytes)
+    if shape.largest == 1:  # two exchange their vectors, more cut them
+        return direct1_all_reduce(model, nbytes) if shape.nodes == 2 else direct_all_reduce(model, nbytes)
     return _one_hop(model, nbytes) if shape.nodes == 2 else _two_hops(model, nbytes)

@@ -86,11 +86,13 @@ class Model:
         count = self.slices(nbytes)
         size = nbytes / count
         share = crowd * (self.costs.far_share(senders, self.channels) if far else 1.0)
-        wire = size * level.s_per_byte
+        # The way between nodes may be narrower than a rail: then a slice alone is held up there, too.
+        narrow = max(1.0, self.costs.oversubscription / self.costs.rails) if far else 1.0
+        wire = size * level.s_per_byte * narrow
         return Leg(
             slices=count,
             wire=wire,
-            port=wire * share,
+            port=size * level.s_per_byte * share,
             latency=level.latency_s,
             work=self.work(size, adds, 1, level.cpu_s_per_byte if onward else 0.0),
             row=self.costs.row_s * self.channels,

@@ -35,7 +35,7 @@ def _around(
     far_crowd = crowd if shape.largest == 1 or (shape.largest - 1) % costs.rails == 0 else 1.0
     near = [(count, model.leg(False, chunk, adds=adds, onward=True, crowd=crowd)) for count, adds in phases]
     far = [(count, model.leg(True, chunk, adds=adds, onward=True, crowd=far_crowd)) for count, adds in phases]
-    busy = [leg.slices * leg.work + leg.row for _, leg in near]
+    busy = [leg.slices * leg.work + leg.row for _, leg in (far if shape.largest == 1 else near)]
     own = crowd * sum(count * work for (count, _), work in zip(phases, busy, strict=True))
     first = max(model.start(level, chunk) for level in model.levels())
     stay = max(_rows(near) if shape.largest > 1 else 0.0, _rows(far) if shape.nodes > 1 else 0.0, own) / steps
@@ -49,6 +49,8 @@ def _around(
         hops = math.floor((steps + between) / (1 + between))
         rest = steps - hops - (hops - 1) * between
         way = hops * mean[id(far)] + (hops - 1) * between * mean[id(near)] + rest * max(stay, mean[id(near)])
+        fewest = math.floor(steps / (1 + between))  # where hops inside take longer than those between nodes
+        way = max(way, fewest * mean[id(far)] + (steps - fewest) * mean[id(near)])
     is_far = shape.largest == 1 or (shape.nodes > 1 and far[-1][1].span > near[-1][1].span)
     last = (far if is_far else near)[-1][1]
     ends = _unsent(model, chunk, is_far)

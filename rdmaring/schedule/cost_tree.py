@@ -106,6 +106,7 @@ def _rooted(model: Model, nbytes: float, adds: bool) -> Time:
     size = model.shape.ranks - 1
     depth = size.bit_length() - 1
     far = _far_depth(model, depth)
+    between = far > 0 or (model.shape.nodes > 1 and model.shape.largest == 1)  # some edges of the trees, or all
     edges = _edges(model, nbytes / 2)
     row = edges.near.row
     top = edges.leg(model.shape.nodes > 1)
@@ -122,10 +123,10 @@ def _rooted(model: Model, nbytes: float, adds: bool) -> Time:
             critical += _sends(model, edges, level < far, 1, children, children)
         else:
             critical += _sends(model, edges, level < far, 2 if level < depth - 1 else 0, 0, 1)
-    inside = _sends(model, edges, bool(far), 1, 2, 2) if adds else _sends(model, edges, bool(far), 2, 0, 1)
-    other = _sends(model, edges, bool(far), 1, 0, 1) if adds else model.work(edges.size)
-    work = max(inside + other, 2 * model.work(edges.size, int(adds), 1, model.level(bool(far)).cpu_s_per_byte))
-    port = max(2 * edges.near.wire, _busiest_far(model, 2.0) * edges.far.wire if far else 0.0)
+    inside = _sends(model, edges, between, 1, 2, 2) if adds else _sends(model, edges, between, 2, 0, 1)
+    other = _sends(model, edges, between, 1, 0, 1) if adds else model.work(edges.size)
+    work = max(inside + other, 2 * model.work(edges.size, int(adds), 1, model.level(between).cpu_s_per_byte))
+    port = max(2 * edges.near.wire, _busiest_far(model, 2.0) * edges.far.wire if between else 0.0)
     each = edges.slices * work + 2 * row
     few = critical + (edges.slices - 1) * max(port, work) + min(edges.slices - 1, 1) * port / 4
     return Time(few, model.shape.largest * each)

@@ -8,19 +8,26 @@ docs/SIMULATE.md states the model. ``rdmaring.schedule.cost`` has the same times
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rdmaring.schedule.cluster import Cluster
 from rdmaring.schedule.rows import Schedule, ScheduleError
 from rdmaring.schedule.simulate_arrays import ArrayRun
 from rdmaring.schedule.simulate_events import EventRun, Outcome, slice_counts
+from rdmaring.schedule.simulate_fold import folded
 from rdmaring.schedule.simulate_pattern import Irregular, Pattern, find_pattern
 from rdmaring.schedule.simulate_table import Table, tabulate
 
 __all__ = ["Cluster", "Outcome", "Simulator", "simulate"]
 
 EVENTS_MAX = 200_000  # slices of all rows that are simulated one by one
+MULTIPLE = 8  # of slices in vectors that stand for longer ones, of which half are simulated, too
+LONGEST_MAX = 128  # slices of one row: what is beyond follows from the line through two shorter vectors
 EVENT_ROWS_MAX = 250_000
+FOLD_ROWS_MAX = 20_000  # of ranks that stand for all, where arrays can do it, too
+QUICK_OVER = 4  # so many times more, where rows need them
+QUICK_SENDS_MAX = 1000  # slices sent: some hundredths of a second
 PERIOD_MAX = 256  # ranks that may differ before the same ones come again
 ARRAY_SLICES_MAX = 20_000  # rows of one rank times their slices
 
@@ -38,6 +45,7 @@ class Simulator:
             raise ScheduleError(f"nodes have {sum(sizes)} ranks, the schedule {schedule.world}")
         self.schedule, self.sizes = schedule, sizes
         self._table: Table | None = None
+        self._folded: dict[tuple[int, bool], Table | None] = {}
         self._pattern: Pattern | None = None
         self._irregular: str | None = None
 
@@ -58,10 +66,28 @@ class Simulator:
             self._table = tabulate(self.schedule)
         return self._table
 
-    def run(self, nbytes: float, cluster: Cluster, *, arrays: bool | None = None) -> Outcome:
+    def quick(self, nbytes: float, cluster: Cluster) -> Outcome | None:
+        """``run`` where that takes some hundredths of a second, else None."""
+        rows = self.schedule.rows(0)
+        sends = sum(max(1, len(row.sends)) for row in rows)
+        if sends * self._period(cluster) > QUICK_SENDS_MAX:
+            return None
+        folded_table = self.fold(nbytes, cluster)
+        if folded_table is None and sends * self.schedule.world > QUICK_SENDS_MAX:
+            return None
+        counts = slice_counts(folded_table or self.table(), nbytes, cluster.costs.slice_bytes)
+        most = QUICK_SENDS_MAX * len(rows) // sends
+        if sum(counts) * _fewer(counts, most) / max(counts) > QUICK_OVER * most:
+            return None
+        return self.run(nbytes, cluster, arrays=False, slices_max=most)
+
+    def run(
+        self, nbytes: float, cluster: Cluster, *, arrays: bool | None = None, slices_max: int = EVENTS_MAX
+    ) -> Outcome:
         """Simulate a vector of ``nbytes``, counted as in ``cost.predict``.
 
         arrays: all ranks at once (True), event by event (False), or whichever suits the size (None).
+        slices_max: of those simulated event by event, where rows have several: the time for more follows from fewer.
 
         Raises:
             ScheduleError: the cluster has other nodes; too large for events, and not regular enough for arrays.
@@ -71,15 +97,9 @@ class Simulator:
         if tuple(cluster.sizes) != self.sizes:
             raise ScheduleError(f"the schedule is for nodes of {self.sizes[:8]} ranks, not {tuple(cluster.sizes)[:8]}")
         if arrays is None:
-            arrays = self._rows() > EVENT_ROWS_MAX
+            arrays = self._suit_arrays(nbytes, cluster)
         if not arrays:
-            table = self.table()
-            return _by_slices(
-                nbytes,
-                lambda part: sum(slice_counts(table, part, cluster.costs.slice_bytes)),
-                EVENTS_MAX,
-                lambda part: EventRun(table, part, cluster).run(),
-            )
+            return self._events(nbytes, cluster, slices_max)
         pattern = self.pattern()
         if pattern is None:
             raise ScheduleError(
@@ -88,26 +108,71 @@ class Simulator:
             )
         return _by_slices(
             nbytes,
-            lambda part: sum(map(ArrayRun(pattern, part, cluster).slices, pattern.steps)),
+            lambda part: list(map(ArrayRun(pattern, part, cluster).slices, pattern.steps)),
             ARRAY_SLICES_MAX,
             lambda part: ArrayRun(pattern, part, cluster).run(),
         )
+
+    def fold(self, nbytes: float, cluster: Cluster) -> Table | None:
+        """The rows of a rank, or of a node's, that stand for all; None if ranks differ, or something on the cluster."""
+        if not cluster.regular:
+            return None
+        period = self._period(cluster)
+        sliced = nbytes > cluster.costs.slice_bytes  # at most: a row may have the whole vector
+        key = period, sliced
+        if key not in self._folded:
+            self._folded[key] = folded(self.schedule, self.sizes, period, sliced)
+        return self._folded[key]
+
+    def _period(self, cluster: Cluster) -> int:
+        """Of so many ranks one could stand for all others, if ranks are alike."""
+        processors = cluster.costs.processors_per_node
+        alone = processors is None or processors >= max(self.sizes)
+        return 1 if alone and (len(self.sizes) == 1 or max(self.sizes) == 1) else self.sizes[0]
+
+    def _events(self, nbytes: float, cluster: Cluster, slices_max: int) -> Outcome:
+        """Of a fold if there is one."""
+        table, standing = self.fold(nbytes, cluster), cluster
+        if table is None:
+            table = self.table()
+        else:
+            standing = replace(cluster, sizes=(table.world,))
+
+        def slices(part: float) -> list[int]:
+            return slice_counts(table, part, cluster.costs.slice_bytes)
+
+        found = _by_slices(nbytes, slices, slices_max, lambda part: EventRun(table, part, standing).run())
+        times = self.schedule.world // table.world
+        return replace(found, finished=found.finished * times, work=found.work * times, sent=found.sent * times)
+
+    def _suit_arrays(self, nbytes: float, cluster: Cluster) -> bool:
+        """Too many rows for events, or so many that arrays, which serve rails less exactly, are worth it."""
+        if self._rows() <= EVENT_ROWS_MAX:
+            return False
+        table = self.fold(nbytes, cluster)
+        if table is None:
+            return True
+        rows = len(table.nodes)
+        return rows > FOLD_ROWS_MAX and (rows > EVENT_ROWS_MAX or self.pattern() is not None)
 
     def _rows(self) -> int:
         return len(self.schedule.make_rows(0)) * self.schedule.world
 
 
-def _by_slices(nbytes: float, slices_of: Callable[[float], int], most: int, run: Callable[[float], Outcome]) -> Outcome:
+def _by_slices(
+    nbytes: float, slices_of: Callable[[float], Sequence[int]], most: int, run: Callable[[float], Outcome]
+) -> Outcome:
     """All of it, or where that would be too many slices, by the line through two smaller vectors.
 
-    In a long pipeline every further slice takes the same time.
+    In a long pipeline every further slice takes the same time. The smaller vectors have slices of the same size.
     """
-    slices = slices_of(nbytes)
-    if slices <= most or slices == slices_of(nbytes / 2):
+    counts = slices_of(nbytes)
+    longest = max(counts)
+    fewer = _fewer(counts, most)
+    if fewer == longest:
         return run(nbytes)
-    part = nbytes * most / slices
-    large, small = run(part), run(part / 2)
-    times = (nbytes - part) / (part / 2)
+    large, small = run(nbytes * fewer / longest), run(nbytes * fewer / 2 / longest)
+    times = (longest - fewer) / (fewer / 2)
 
     def beyond(more: float, less: float) -> float:
         return more + (more - less) * times
@@ -119,6 +184,14 @@ def _by_slices(nbytes: float, slices_of: Callable[[float], int], most: int, run:
         tuple(map(beyond, large.sent, small.sent)),
         extrapolated=True,
     )
+
+
+def _fewer(counts: Sequence[int], most: int) -> int:
+    """Slices of the longest row in a vector that stands for a longer one; every row keeps some."""
+    longest = max(counts)
+    least = MULTIPLE * -(-longest // min(counts))
+    wanted = min(LONGEST_MAX, int(longest * most / sum(counts))) // MULTIPLE * MULTIPLE
+    return min(longest, max(least, wanted))
 
 
 def simulate(schedule: Schedule, nbytes: float, cluster: Cluster, *, arrays: bool | None = None) -> Outcome:

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from rdmaring.schedule.cluster import Cluster
-from rdmaring.schedule.simulate_table import Node, Table
+from rdmaring.schedule.simulate_table import Node, Table, Target
 
 DONE, ARRIVED, AT_PORT, LEFT = range(4)
 SLOTS = 2  # slices of a row that wait at a port: so rows that send at once take turns there
@@ -88,13 +88,13 @@ class EventRun:
     def _work(self, node: Node, size: float) -> float:
         """Of the processor, for one slice."""
         costs = self.costs
-        cpu = sum(
-            (costs.near if self.home[node.rank] == self.home[target.rank] else costs.far).cpu_s_per_byte
-            for target in node.sends
-        )
+        cpu = sum((costs.near if self._near(node.rank, target) else costs.far).cpu_s_per_byte for target in node.sends)
         messages = max(1, node.receives, len(node.sends))
         work = costs.slice_s * messages + size * (node.adds * costs.reduce_s_per_byte + cpu)
         return work * self.factor[node.rank]
+
+    def _near(self, rank: int, target: Target) -> bool:
+        return self.home[rank] == self.home[target.rank] and not target.away
 
     def _push(self, at: float, kind: int, row: int, part: int, wire: float = 0.0, port: Port = NO_PORT) -> None:
         self.count += 1
@@ -191,7 +191,7 @@ class EventRun:
         self.busy[rank] = False
         leaves = now
         for target in node.sends:
-            leaves = max(leaves, self._send(row, part, target.row, target.rank, target.channel, now))
+            leaves = max(leaves, self._send(row, part, target, now))
         if part + 1 == self.slices[row] or (node.sends and self.slices[row] > SLOTS):
             self._push(leaves, LEFT, row, part)
         for user in self.users[row]:
@@ -201,14 +201,14 @@ class EventRun:
         while self.free[home] and self.waiting[home]:
             self._begin(self.waiting[home].popleft(), now)
 
-    def _send(self, row: int, part: int, target_row: int, peer: int, channel: int, now: float) -> float:
+    def _send(self, row: int, part: int, target: Target, now: float) -> float:
         """Through the sender's port; returns when it has left."""
-        rank, size, costs = self.table.nodes[row].rank, self.size[row], self.costs
-        near = self.home[rank] == self.home[peer]
+        rank, peer, size, costs = self.table.nodes[row].rank, target.rank, self.size[row], self.costs
+        near = self._near(rank, target)
         level = costs.near if near else costs.far
         slow = self.slow.get((rank, peer), 1.0)
         wire = size * level.s_per_byte * slow
-        port, there = (("rank", rank), ("rank", peer)) if near else self._rails(rank, peer, channel)
+        port, there = (("rank", rank), ("rank", peer)) if near else self._rails(rank, peer, target.channel)
         begin = max(now, self.out_free.get(port, 0.0))
         end = begin + wire * self.factor[rank]
         self.out_free[port] = end
@@ -224,7 +224,7 @@ class EventRun:
             arrives = max(arrives, self.link_at.get((rank, peer), 0.0))  # first in, first out
             self.link_at[rank, peer] = arrives
         self.sent[rank] += size
-        self._push(arrives, AT_PORT, target_row, part, wire, there)
+        self._push(arrives, AT_PORT, target.row, part, wire, there)
         return end
 
     def _rails(self, rank: int, peer: int, channel: int) -> tuple[Port, Port]:

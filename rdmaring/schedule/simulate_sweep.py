@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rdmaring.schedule import ALGORITHMS, SHAPED, generate
+from rdmaring.schedule.channels import channels_of
 from rdmaring.schedule.cluster import Cluster, Costs, Shape
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.cost import FORMS, bound, predict
+from rdmaring.schedule.cost_range import beyond
 from rdmaring.schedule.rows import Schedule, ScheduleError, sent_by_rows
 from rdmaring.schedule.simulate import Simulator
 
-CLOSED, EVENTS = "closed form", "simulated"
+CLOSED, EVENTS, ESTIMATE = "closed form", "simulated", "estimate"  # the last: a closed form where it is not as good
+QUICK_RANKS_MAX = 512  # worlds in which an estimate gives way to a simulation, if that is quick
 TEXTBOOK_ROWS_MAX = 64  # worlds whose rows are counted; the declared numbers of larger ones are proven equal for these
 
 
@@ -70,12 +73,19 @@ def algorithms_with_forms(collective: str) -> tuple[str, ...]:
     return tuple(algorithm for algorithm in made if algorithm in known)
 
 
-def schedule_for(collective: str, algorithm: str, cluster: Cluster) -> Schedule:
+def schedule_for(collective: str, algorithm: str, cluster: Cluster, channels: int = 1) -> Schedule:
     """The schedule that the library would run there."""
     found = collective_named(collective)
     root = 0 if found.rooted else None
     nodes = cluster.node_of_rank() if algorithm in SHAPED else None
-    return generate(collective, algorithm, len(cluster.node_of_rank()), root, nodes=nodes)
+    return generate(
+        collective,
+        algorithm,
+        len(cluster.node_of_rank()),
+        root,
+        nodes=nodes,
+        channels=channels_of(found.name, channels),
+    )
 
 
 def run(sweep: Sweep) -> Iterator[Cell]:
@@ -89,7 +99,7 @@ def run(sweep: Sweep) -> Iterator[Cell]:
         for algorithm in sweep.algorithms:
             seconds = _seconds_by(sweep, algorithm, cluster)
             for nbytes in sweep.sizes:
-                yield _cell(sweep, world, cluster, algorithm, nbytes, seconds(nbytes))
+                yield _cell(sweep, world, cluster, algorithm, nbytes, *seconds(nbytes))
 
 
 def _cluster(sweep: Sweep, world: int) -> Cluster:
@@ -100,17 +110,30 @@ def _cluster(sweep: Sweep, world: int) -> Cluster:
     return Cluster(sweep.costs, plain.sizes, slow.slow_links, slow.stragglers, slow.jitter, slow.seed)
 
 
-def _seconds_by(sweep: Sweep, algorithm: str, cluster: Cluster) -> Callable[[int], float]:
-    if not sweep.events and cluster.regular:
-        shape = cluster.shape
-        return lambda nbytes: predict(sweep.collective, algorithm, nbytes, shape, sweep.costs, sweep.channels)
-    simulator = Simulator(schedule_for(sweep.collective, algorithm, cluster), cluster.sizes)
-    return lambda nbytes: simulator.run(nbytes, cluster).seconds
+def _seconds_by(sweep: Sweep, algorithm: str, cluster: Cluster) -> Callable[[int], tuple[float, str]]:
+    """A closed form where it says what the simulator says, else the simulator, else, if that takes long, the form."""
+    collective, shape, costs, channels = sweep.collective, cluster.shape, sweep.costs, sweep.channels
+    simulators: list[Simulator] = []
+
+    def simulator() -> Simulator:
+        if not simulators:
+            simulators.append(Simulator(schedule_for(collective, algorithm, cluster, channels), cluster.sizes))
+        return simulators[0]
+
+    def seconds(nbytes: int) -> tuple[float, str]:
+        if sweep.events or not cluster.regular:
+            return simulator().run(nbytes, cluster).seconds, EVENTS
+        closed = predict(collective, algorithm, nbytes, shape, costs, channels)
+        if beyond(collective, algorithm, nbytes, shape, costs, channels) is None:
+            return closed, CLOSED
+        found = simulator().quick(nbytes, cluster) if shape.ranks <= QUICK_RANKS_MAX else None
+        return (closed, ESTIMATE) if found is None else (found.seconds, EVENTS)
+
+    return seconds
 
 
-def _cell(sweep: Sweep, world: int, cluster: Cluster, algorithm: str, nbytes: int, seconds: float) -> Cell:
+def _cell(sweep: Sweep, world: int, cluster: Cluster, algorithm: str, nbytes: int, seconds: float, method: str) -> Cell:
     least = bound(sweep.collective, nbytes, cluster.shape, sweep.costs)
-    method = EVENTS if sweep.events or not cluster.regular else CLOSED
     share = least / seconds if seconds else 1.0
     return Cell(world, cluster.shape.nodes, nbytes, algorithm, seconds, share, method)
 
@@ -197,7 +220,7 @@ def compare(
     found = []
     for algorithm, nbytes, seconds in measured:
         if algorithm not in simulators:
-            simulators[algorithm] = Simulator(schedule_for(collective, algorithm, cluster), cluster.sizes)
+            simulators[algorithm] = Simulator(schedule_for(collective, algorithm, cluster, channels), cluster.sizes)
         closed = predict(collective, algorithm, nbytes, cluster.sizes, cluster.costs, channels)
         simulated = simulators[algorithm].run(nbytes, cluster).seconds
         found.append(Compared(nbytes, algorithm, seconds, closed, simulated))

@@ -18,6 +18,7 @@ class Target(NamedTuple):
     rank: int
     row: int  # number among all rows
     channel: int
+    away: bool = False  # on another node, although the rank that stands for it is on this one (simulate_fold)
 
 
 class Need(NamedTuple):
