@@ -22,7 +22,7 @@ from rdmaring.schedule.simulate_table import Table, tabulate
 __all__ = ["Cluster", "Outcome", "Simulator", "simulate"]
 
 EVENTS_MAX = 200_000  # slices of all rows that are simulated one by one
-MULTIPLE = 8  # of slices in vectors that stand for longer ones, of which half are simulated, too
+MULTIPLE = 16  # of slices in vectors that stand for longer ones, of which half are simulated, too
 LONGEST_MAX = 128  # slices of one row: what is beyond follows from the line through two shorter vectors
 EVENT_ROWS_MAX = 250_000
 FOLD_ROWS_MAX = 20_000  # of ranks that stand for all, where arrays can do it, too
