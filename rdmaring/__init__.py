@@ -18,6 +18,7 @@ from rdmaring.errors import (
     CallError,
     ClosedError,
     CommunicatorError,
+    CudaError,
     ForkedError,
     LinkError,
     MismatchError,
@@ -51,6 +52,7 @@ __all__ = [
     "ClosedError",
     "Communicator",
     "CommunicatorError",
+    "CudaError",
     "ForkedError",
     "Link",
     "LinkError",
@@ -106,6 +108,7 @@ def init(
     verbs: Mapping[str, Any] | None = None,
     tuning: str | os.PathLike[str] | None = None,
     probe: bool | None = None,
+    device: Any = None,
 ) -> Communicator:
     """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
 
@@ -132,8 +135,11 @@ def init(
     tuning, probe: by which constants algorithms are chosen (docs/TUNING.md): a file of `rdmaring tune`, or True for a
         measurement now, of up to 200 ms. Default: RDMARING_TUNING, RDMARING_PROBE, else built in.
 
+    device: "cuda", "cuda:0", a number: vectors are in that GPU's memory (docs/CUDA.md). Default: as the first array is.
+
     Raises:
         ArgumentError: arguments or variables that do not fit.
+        CudaError: device is given, and on some rank the GPU cannot be used.
         SetupError: the world did not assemble in time; the message names the missing ranks.
     """
     from dataclasses import replace
@@ -160,7 +166,7 @@ def init(
     try:
         group.set_ring(comm)
         group.set_constants(comm, meeting.exchange, file)
-        _measure_links(comm, probe=chosen.probe, reorder=reorder is True)
+        _prepare(comm, chosen.probe, reorder is True, device)
     except BaseException:
         comm.close()
         raise
@@ -182,8 +188,8 @@ def _meet(*place: Any, **ways: Any) -> Any:
 
 
 
-def _measure_links(comm: Communicator, *, probe: bool, reorder: bool) -> None:
-    """What init() was asked to measure before the first operation."""
+def _prepare(comm: Communicator, probe: bool, reorder: bool, device: Any) -> None:
+    """What init() was asked to measure before the first operation, and where vectors are."""
     if probe:
         from rdmaring.probe import probed
 
@@ -193,6 +199,8 @@ def _measure_links(comm: Communicator, *, probe: bool, reorder: bool) -> None:
         from rdmaring.diagnose.links.probe import measured_order
 
         group.use_ring(comm, measured_order(comm))
+    if device is not None:
+        comm._use_gpu(comm._ordinal(device))
 
 
 def _trace_program(comm: Communicator) -> None:

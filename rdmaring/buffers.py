@@ -1,6 +1,7 @@
-"""Arrays as the library sees them: address, element count, dtype.
+"""Arrays as the library sees them: address, element count, dtype, and whether they lie in GPU memory.
 
-numpy arrays are taken as they are. Others come in by DLPack or the buffer protocol, without a copy.
+numpy arrays are taken as they are. Others come in by DLPack or the buffer protocol, without a copy; those in GPU memory
+by DLPack or ``__cuda_array_interface__`` (rdmaring.cuda.inputs).
 What cannot be used as it is raises an error that names the argument; nothing is copied behind the
 caller's back.
 """
@@ -10,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rdmaring._native import ffi
 from rdmaring.errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from rdmaring.cuda.inputs import Input
 
 BYTES = ffi.typeof("char[]")
 from_buffer = ffi.from_buffer  # looked up once
@@ -39,6 +43,7 @@ FLOAT_CODES = frozenset((0, 1, 2, 3))
 HALF_CODES = frozenset((2, 3))
 LIST_BYTES_MAX = 4 << 20  # of a list that is remembered: in a larger one the check takes a small part of the time
 LISTS_MAX = 8
+DLPACK_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 REDOP_CODE: dict[str, int] = {"sum": 0, "prod": 1, "min": 2, "max": 3, "avg": 4}
 
 
@@ -69,6 +74,13 @@ class Vector:
     dtype: np.dtype[Any]
     code: int
     _table: np.ndarray[Any, Any] | None = None
+    gpu: int | None = None  # the device whose memory the pieces are in, by its number; None: the host's
+    keep: Any = None  # of a GPU: what holds the memory
+
+    @property
+    def where(self) -> str:
+        """For errors."""
+        return "host memory" if self.gpu is None else f"memory of GPU {self.gpu}"
 
     @property
     def pointer(self) -> Any:
@@ -113,8 +125,8 @@ def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
         return np.asarray(memoryview(given))
     except TypeError:
         raise ArgumentTypeError(
-            f"{name} is a {type(given).__name__}; accepted are numpy arrays, and objects with __dlpack__ "
-            "or the buffer protocol, or a list of these"
+            f"{name} is a {type(given).__name__}; accepted are numpy arrays, and objects with __dlpack__, "
+            "__cuda_array_interface__ or the buffer protocol, or a list of these"
         ) from None
 
 
@@ -206,6 +218,8 @@ def as_vector(given: Any, name: str, *, writable: bool) -> Vector:
     if not items:
         raise ArgumentError(f"{name} is an empty list; accepted is a list of at least one array")
     vector = _plain_list(given, name, writable) if several else None
+    if vector is None and is_on_gpu(items[0]):
+        vector = _on_gpu(given, items, name, several=several, writable=writable)
     if vector is None:
         vector = _checked_one_by_one(given, items, name, several=several, writable=writable)
     if len(items) > 1 and writable:
@@ -218,6 +232,8 @@ def _checked_one_by_one(given: Any, items: Sequence[Any], name: str, *, several:
     count, dtype = 0, None
     for index, item in enumerate(items):
         label = f"{name}[{index}]" if several else name
+        if index and is_on_gpu(item):
+            raise ArgumentError(f"{label} is in GPU memory, {name}[0] in host memory; accepted is one of the two")
         array = as_array(item, label)
         dtype_code(array.dtype, label)
         dtype = array.dtype if dtype is None else dtype
@@ -227,6 +243,56 @@ def _checked_one_by_one(given: Any, items: Sequence[Any], name: str, *, several:
         count += array.size
     assert dtype is not None
     return Vector(given, pieces, count, dtype, dtype_code(dtype, name))
+
+
+def is_on_gpu(given: object) -> bool:
+    """Whether it is an array in GPU memory, as one of the two protocols says. Imports nothing."""
+    kind = type(given)
+    if issubclass(kind, np.ndarray):
+        return False
+    if hasattr(kind, "__dlpack_device__"):
+        return bool(given.__dlpack_device__()[0] in DLPACK_GPU)  # type: ignore[attr-defined]
+    return hasattr(given, "__cuda_array_interface__")
+
+
+def _on_gpu(given: Any, items: Sequence[Any], name: str, *, several: bool, writable: bool) -> Vector:
+    from rdmaring.cuda import inputs  # whoever has no GPU does not pay for it
+
+    found: list[Input] = []
+    for index, item in enumerate(items):
+        label = f"{name}[{index}]" if several else name
+        if not is_on_gpu(item):
+            raise ArgumentError(f"{label} is in host memory, {name}[0] in GPU memory; accepted is one of the two")
+        piece = inputs.take(item, label, writable=writable)
+        dtype_code(piece.dtype, label)
+        if found and piece.dtype != found[0].dtype:
+            raise ArgumentTypeError(
+                f"{label} has dtype {piece.dtype}, {name}[0] has {found[0].dtype}; accepted is one dtype"
+            )
+        if found and piece.ordinal != found[0].ordinal:
+            raise ArgumentError(
+                f"{label} is on GPU {piece.ordinal}, {name}[0] on GPU {found[0].ordinal}; accepted is one GPU a rank"
+            )
+        found.append(piece)
+    dtype = found[0].dtype
+    table = np.array([(each.address, each.count * dtype.itemsize) for each in found], np.uintp)
+    pieces = [ffi.cast("char *", each.address) for each in found]
+    count = sum(each.count for each in found)
+    code = dtype_code(dtype, name)
+    return Vector(given, pieces, count, dtype, code, table, found[0].ordinal, [each.owner for each in found])
+
+
+def check_together(one: Vector, name: str, other: Vector, other_name: str) -> None:
+    """Two vectors of one call lie in host memory, or on one GPU.
+
+    Raises:
+        ArgumentError: they do not.
+    """
+    if one.gpu != other.gpu:
+        raise ArgumentError(
+            f"{name} is in {one.where}, {other_name} in {other.where}; accepted is the same for both",
+            hint=f"copy one of them, or make {name} by comm.empty(..., device=)",
+        )
 
 
 def check_overlap(given: Vector, out: Vector, *, same_allowed: bool) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rdmaring.buffers import Vector, as_vector, check_overlap
+from rdmaring import memory
+from rdmaring.buffers import Vector, as_vector, check_overlap, check_together
 from rdmaring.chunks import by_pair, even
 from rdmaring.chunks import given as given_offsets
 from rdmaring.errors import ArgumentError
@@ -34,6 +35,7 @@ class Collectives(Runner):
         async_op: bool = False,
         timeout_s: float | None = None,
         wire: str | None = None,
+        stream: Any = None,
     ) -> Any:
         """Combine every rank's ``x`` elementwise; every rank gets the result, with the same bits.
 
@@ -47,11 +49,13 @@ class Collectives(Runner):
         wire: "float32" keeps partial sums of float16 and bfloat16 (sum, avg) in float32 on the ring: one rounding in
             all, at most 1.5 times the bytes.
         channels: parts of the vector that travel side by side, 1 to 16, equal on all ranks. Default: init()'s.
+        stream: with arrays in GPU memory: a stream of torch, cupy, numba or cuda-python, or its handle, behind whose
+            work the operation runs; needed where the array's own protocol does not tell of it. See docs/CUDA.md.
 
         Pass all but x by name. Returns ``out`` or ``x``, or a Work.
         """
         # Nothing is keyword-only here: filling their defaults would cost a tenth of a call on 8 bytes.
-        plain = out is None and scale is None and order is None and wire is None and channels is None
+        plain = out is None and scale is None and order is None and wire is None and channels is None and stream is None
         if plain and timeout_s is None and not async_op:
             if op == "sum" and algorithm is None:
                 known = self._small.get(id(x))
@@ -76,11 +80,12 @@ class Collectives(Runner):
             wire=wire,
             channels=channels,
         )
-        if factor == 1.0 and order is None and channels is None and wire is None and len(given.pieces) == 1:
+        fixed = factor == 1.0 and order is None and channels is None and wire is None
+        if fixed and self._gpu is None and len(given.pieces) == 1:
             # ml_dtypes' arrays have no buffer protocol: they take the long way
             if given.dtype.kind in "fiu":
                 self._fast[(given.count, given.dtype, op, algorithm)] = native.handle
-        return self._run(native, given, result, async_op, timeout_s)
+        return self._run(native, given, result, async_op, timeout_s, stream=stream)
 
     def reduce_scatter(
         self,
@@ -95,6 +100,7 @@ class Collectives(Runner):
         channels: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        stream: Any = None,
     ) -> Any:
         """Combine every rank's ``x`` elementwise; rank r gets part r of the result.
 
@@ -109,7 +115,7 @@ class Collectives(Runner):
         offsets = even(given.count, self.size) if counts is None else given_offsets(counts, self.size, given.count)
         begin, end = offsets[self.rank], offsets[self.rank + 1]
         if out is None:
-            out = np.empty(end - begin, given.dtype)
+            out = self._new(end - begin, given)
         result = self._part(out, "out", end - begin, given, writable=True)
         self._own_part_or_apart(result, given, begin)
         factor = check_reduction(op, scale, given.code)
@@ -124,7 +130,7 @@ class Collectives(Runner):
             offsets=offsets,
             wire=wire,
         )
-        return self._run(native, given, result, async_op, timeout_s)
+        return self._run(native, given, result, async_op, timeout_s, stream=stream)
 
     def all_gather(
         self,
@@ -136,6 +142,7 @@ class Collectives(Runner):
         channels: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        stream: Any = None,
     ) -> Any:
         """Every rank gets all ranks' parts, in rank order.
 
@@ -156,13 +163,13 @@ class Collectives(Runner):
         if part.count != mine:
             raise ArgumentError(f"x has {part.count} elements; rank {self.rank}'s part has {mine}", hint="pass counts=")
         if out is None:
-            out = np.empty(offsets[-1], part.dtype)
+            out = self._new(offsets[-1], part)
         result = self._part(out, "out", offsets[-1], part, writable=True)
         self._own_part_or_apart(part, result, offsets[self.rank])
         native = self._native(
             "all_gather", part, offsets[-1], algorithm=algorithm, channels=channels, offsets=offsets
         )
-        return self._run(native, part, result, async_op, timeout_s)
+        return self._run(native, part, result, async_op, timeout_s, stream=stream)
 
     def broadcast(
         self,
@@ -173,12 +180,13 @@ class Collectives(Runner):
         channels: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        stream: Any = None,
     ) -> Any:
         """Every rank's ``x`` becomes the root's. Returns ``x``, or a Work."""
         root = self._check_root(root)
         vector = as_vector(x, "x", writable=self.rank != root)
         native = self._native("broadcast", vector, vector.count, root=root, algorithm=algorithm, channels=channels)
-        return self._run(native, vector, vector, async_op, timeout_s)
+        return self._run(native, vector, vector, async_op, timeout_s, stream=stream)
 
     def reduce(
         self,
@@ -192,6 +200,7 @@ class Collectives(Runner):
         channels: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        stream: Any = None,
     ) -> Any:
         """Combine every rank's ``x`` elementwise; the root gets the result in ``out``, or in x without it.
 
@@ -207,7 +216,8 @@ class Collectives(Runner):
         native = self._native(
             "reduce", given, given.count, op=op, scale=factor, root=root, algorithm=algorithm, channels=channels
         )
-        return self._run(native, given, result if self.rank == root else None, async_op, timeout_s, returns=result)
+        written = result if self.rank == root else None
+        return self._run(native, given, written, async_op, timeout_s, returns=result, stream=stream)
 
     def all_to_all(
         self,
@@ -218,6 +228,7 @@ class Collectives(Runner):
         algorithm: str | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        stream: Any = None,
     ) -> Any:
         """Part d of every rank's ``x`` goes to rank d, which gets all ranks' parts in rank order.
 
@@ -242,13 +253,13 @@ class Collectives(Runner):
             offsets = by_pair(give, get, self.rank)
             whole, got = offsets[-1], sum(get)
         if out is None:
-            out = np.empty(got, given.dtype)
+            out = self._new(got, given)
         result = self._part(out, "out", got, given, writable=True)
         check_overlap(given, result, same_allowed=False)
         native = self._native(
             "all_to_all", given, whole, algorithm=algorithm, offsets=offsets, paired=counts is not None
         )
-        return self._run(native, given, result, async_op, timeout_s)
+        return self._run(native, given, result, async_op, timeout_s, stream=stream)
 
     def gather(
         self,
@@ -260,6 +271,7 @@ class Collectives(Runner):
         algorithm: str | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        stream: Any = None,
     ) -> Any:
         """The root gets all ranks' parts, in rank order.
 
@@ -277,11 +289,11 @@ class Collectives(Runner):
             raise ArgumentError(f"x has {part.count} elements; counts give rank {self.rank} {mine}")
         result = None
         if self.rank == root:
-            out = np.empty(offsets[-1], part.dtype) if out is None else out
+            out = self._new(offsets[-1], part) if out is None else out
             result = self._part(out, "out", offsets[-1], part, writable=True)
             self._own_part_or_apart(part, result, offsets[root])
         native = self._native("gather", part, offsets[-1], root=root, algorithm=algorithm, offsets=offsets)
-        return self._run(native, part, result, async_op, timeout_s)
+        return self._run(native, part, result, async_op, timeout_s, stream=stream)
 
     def scatter(
         self,
@@ -293,6 +305,7 @@ class Collectives(Runner):
         algorithm: str | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        stream: Any = None,
     ) -> Any:
         """Every rank gets its part of the root's ``x``.
 
@@ -308,7 +321,7 @@ class Collectives(Runner):
             if given is None:
                 raise ArgumentError(f"out is None on rank {self.rank}; accepted is that on the root, rank {root}, only")
             mine = given.count // self.size if counts is None else int(counts[root])
-            out = np.empty(mine, given.dtype)
+            out = self._new(mine, given)
         result = as_vector(out, "out", writable=True)
         offsets = self._offsets_of_parts(counts, result.count)
         mine = offsets[self.rank + 1] - offsets[self.rank]
@@ -318,7 +331,7 @@ class Collectives(Runner):
             self._part(x, "x", offsets[-1], result, writable=False)
             self._own_part_or_apart(result, given, offsets[root])
         native = self._native("scatter", result, offsets[-1], root=root, algorithm=algorithm, offsets=offsets)
-        return self._run(native, given, result, async_op, timeout_s, returns=result)
+        return self._run(native, given, result, async_op, timeout_s, stream=stream, returns=result)
 
     def barrier(self, *, async_op: bool = False, timeout_s: float | None = None) -> Work | None:
         """Return when every rank has called it."""
@@ -398,6 +411,12 @@ class Collectives(Runner):
     def _offsets_of_parts(self, counts: Sequence[int] | None, mine: int) -> list[int]:
         return even(mine * self.size, self.size) if counts is None else given_offsets(counts, self.size, None)
 
+    def _new(self, count: int, like: Vector) -> Any:
+        """An array for a result, where the input is."""
+        if like.gpu is None:
+            return np.empty(count, like.dtype)
+        return memory.empty_on_gpu(count, like.dtype, like.gpu)
+
     def _in_out(self, x: Any, out: Any) -> tuple[Vector, Vector]:
         if out is None or out is x:
             several = type(x) in (list, tuple) and len(x) > 1
@@ -410,6 +429,8 @@ class Collectives(Runner):
 
     def _part(self, array: Any, name: str, count: int, like: Vector, *, writable: bool) -> Vector:
         vector = as_vector(array, name, writable=writable)
+        if vector.gpu != like.gpu:
+            check_together(vector, name, like, "x" if name == "out" else "out")
         if vector.dtype != like.dtype:
             raise ArgumentError(f"{name} has dtype {vector.dtype}, x has {like.dtype}; accepted is one dtype")
         if vector.count != count:

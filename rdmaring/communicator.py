@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from rdmaring.work import RunStats, run_stats
 
 log = logging.getLogger("rdmaring")
 if TYPE_CHECKING:
+    from rdmaring.cuda.attach import Attached
     from rdmaring.diagnose.trace import Tracing
 
 
@@ -39,8 +41,9 @@ class Communicator(Collectives, Messages):
     ``CommunicatorError``, and the communicator is lost.
 
     Every collective takes ``timeout_s`` (seconds; default: the communicator's) and ``async_op`` (True: return a
-    :class:`rdmaring.Work` at once). Arrays: numpy, or what shares its memory by DLPack or the buffer protocol;
-    C-contiguous; or a list of these, which counts as one vector.
+    :class:`rdmaring.Work` at once). Arrays: numpy, or what shares its memory by DLPack or the buffer protocol; or in
+    GPU memory, of torch, cupy, JAX and others (docs/CUDA.md); C-contiguous; or a list of these, which counts as one
+    vector.
     """
 
     def __init__(self, handle: Any, rank: int, size: int, name: str, settings: Settings, keep: Any = None) -> None:
@@ -52,13 +55,31 @@ class Communicator(Collectives, Messages):
 
     # ---- memory ----
 
-    def empty(self, shape: Any, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    @overload
+    def empty(self, shape: Any, dtype: Any = ..., device: None = ...) -> np.ndarray[Any, Any]: ...
+    @overload
+    def empty(self, shape: Any, dtype: Any = ..., *, device: Any) -> Any: ...
+    def empty(self, shape: Any, dtype: Any = np.float32, device: Any = None) -> Any:
         """A new zeroed array in registered memory, which the peers read and write in place: no copies.
+
+        device: "cuda", "cuda:1", a number: an array in that GPU's memory instead, a
+            :class:`rdmaring.cuda.array.DeviceArray`, which torch, cupy, JAX and numba take without a copy. "cuda" is
+            the GPU of this communicator's arrays, else RDMARING_DEVICE, else this rank's number on its node.
 
         Local. The memory lives as long as an array on it; huge pages where the kernel gives them.
         """
         self._check_open()
-        return memory.empty(shape, dtype)
+        if device is None or device == "cpu":
+            return memory.empty(shape, dtype)
+        return memory.empty_on_gpu(shape, dtype, self._ordinal(device))
+
+    def _ordinal(self, given: Any) -> int:
+        """The number of the GPU that ``device=`` names."""
+        from rdmaring.cuda.context import ordinal_of
+
+        wished = self._gpu.device.ordinal if self._gpu is not None else self._settings.device
+        near = [rank for rank in range(self.size) if self._nodes[rank] == self.node]
+        return ordinal_of(given, near.index(self.rank), wished)
 
     def register(self, x: Any) -> Any:
         """Register ordinary memory for RDMA. Between ranks of one node it counts as ordinary; returns ``x``."""
@@ -89,9 +110,17 @@ class Communicator(Collectives, Messages):
 
     @property
     def links(self) -> list[Link]:
-        """One record a peer: transport, how ordinary memory travels, and why not better."""
+        """One record a peer: transport, how ordinary memory and GPU memory travel, and why not better."""
         self._check_open()
-        return [link_of(self._handle, self.rank, peer) for peer in range(self.size) if peer != self.rank]
+        found = [link_of(self._handle, self.rank, peer) for peer in range(self.size) if peer != self.rank]
+        if self._gpu is None:
+            return found
+        return [self._gpu_link(link, self._gpu) for link in found]
+
+    def _gpu_link(self, link: Link, gpu: Attached) -> Link:
+        """How vectors in GPU memory go over it."""
+        way, reason = gpu.link(self.rank, link.peer, near=link.peer_node == self.node)
+        return replace(link, gpu=way, gpu_reason=reason)
 
     @property
     def last(self) -> RunStats:
@@ -174,8 +203,11 @@ class Communicator(Collectives, Messages):
         for work in list(self._works):
             work._lose()
         self._plans.clear()
+        gpu, self._gpu = self._gpu, None
         _log_strangers(handle, self.rank)
         lib.rr_comm_close(handle)
+        if gpu is not None:
+            gpu.close()  # behind the communicator, which used its memory
         if self._keep is not None:
             self._keep.close()
         raise_interrupt()  # that came while a Python class closed its edges

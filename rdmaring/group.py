@@ -179,4 +179,6 @@ def split(parent: Communicator, color: int | None, key: int) -> Communicator | N
     set_ring(comm)
     comm._facts = parent._facts
     comm._use_constants(parent._chooser.constants)
+    if parent._gpu is not None:
+        comm._use_gpu(parent._gpu.device.ordinal)
     return comm

@@ -22,7 +22,7 @@ class Messages(Runner):
         send to each other use ``async_op`` in one of the two, or in both. Other dtypes or counts than the receiver's
         are a ``MismatchError`` there, and here if the send still waits, else in this rank's next call.
 
-        Returns ``x``, or a Work.
+        A message of an array in GPU memory goes through host memory. Returns ``x``, or a Work.
         """
         vector = self._one_piece(x, "x", writable=False)
         return self._exchange(lib.rr_send_start, vector, peer, async_op, timeout_s)
@@ -43,10 +43,15 @@ class Messages(Runner):
         if peer == self.rank:
             raise ArgumentError(f"peer is {peer}, this rank; accepted are the others")
         self._settle_finished()
+        then = None
+        if vector.gpu is not None:
+            from rdmaring import gpu
+
+            vector, then = gpu.message(vector, sends=start is lib.rr_send_start)
         handle = ffi.new("rr_work **")
         limit_ns = timeout_ns(timeout_s)
         check(start(self._handle, peer, vector.pointer, vector.count, vector.code, limit_ns, async_op, handle))
-        work = Work(self, handle[0], (vector,), vector.given)
+        work = Work(self, handle[0], (vector,), vector.given, then)
         self._works.add(work)
         if async_op:
             return work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +186,7 @@ class NativePlan:
         """schedule: rows that are not proven here, for collective and root of ``shape``; None: as ``shape`` says."""
         collective = "all_reduce" if shape.collective == "barrier" else shape.collective
         channels = shape.channels
+        on_gpu = comm._gpu is not None and shape.collective != "barrier"
         try:
             check_channels(channels, collective)
             if schedule is None and shape.algorithm is not None and not isinstance(shape.algorithm, str):
@@ -193,6 +194,8 @@ class NativePlan:
             built_in = schedule is None
             if schedule is None:
                 choice = choice_of(shape, comm._chooser)
+                if on_gpu:
+                    choice = replace(choice, mailbox=False)  # mailboxes are host memory
                 channels = 1 if choice.mailbox else channels  # a tiny message is whole
                 order = comm._order if choice.algorithm in ORDERED else None
                 nodes = comm._nodes if choice.algorithm in SHAPED else None
@@ -230,6 +233,9 @@ class NativePlan:
         ):
             largest = max(after - before for before, after in zip(self.offsets, self.offsets[1:], strict=False))
             spec.round_count = max(1, -(-largest * shape.element_bytes // SCRATCH_CELL_BYTES))
+        if comm._gpu is not None and on_gpu:
+            comm._gpu.native.need(spec.dtype)
+            spec.on_device = 1
         out = ffi.new("rr_plan **")
         check(lib.rr_plan_create(comm._handle, spec, out))
         self.handle = ffi.gc(out[0], lib.rr_plan_free)
@@ -252,6 +258,12 @@ class Plan(partial[Any]):
         shown = out or given
         assert shown is not None
         handle, finish, result = native.handle, comm._finish, shown.given
+        if comm._gpu is not None:
+            self = super().__new__(cls, partial(comm._run_again, native, given, out))
+            self._comm = comm
+            self._native = native
+            self._buffers = (given, out)
+            return self
         if all(vector is None or len(vector.pieces) == 1 for vector in (given, out)):
             pointers = (vector.pointer if vector else ffi.NULL for vector in (given, out))
             check(lib.rr_plan_bind(handle, *pointers))
@@ -276,7 +288,9 @@ class Plan(partial[Any]):
 
         Raises what a call raises.
         """
-        return self._comm._start(self._native, *self._buffers, timeout_s)
+        if self._comm._gpu is not None:
+            return self._comm._run_again(self._native, *self._buffers, True, timeout_s)
+        return self._comm._run(self._native, *self._buffers, True, timeout_s)
 
     @property
     def algorithm(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,10 @@ from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.schedule.channels import channels_of
 from rdmaring.settings import Settings
 from rdmaring.tuning.constants import Constants, built_in
-from rdmaring.work import Work
+from rdmaring.work import Work, told
+
+if TYPE_CHECKING:
+    from rdmaring.cuda.attach import Attached
 
 PLANS_MAX = 512  # cached; the oldest goes first
 # Arrays that are remembered: what is checked once need not be checked again. They are kept alive: at most 4 MiB.
@@ -54,6 +58,7 @@ class Runner:
         self._small: dict[int, Small] = {}
         self._lists = KnownLists()
         self._works: set[Work] = set()
+        self._gpu: Attached | None = None  # since its first array in GPU memory
 
     @property
     def node_count(self) -> int:
@@ -76,6 +81,8 @@ class Runner:
 
     def _shape(self, collective: str, like: Vector, count: int, **more: Any) -> Shape:
         self._check_open()
+        if like.gpu is not None or self._gpu is not None:
+            self._use_gpu(like.gpu)
         offsets = more.pop("offsets", None)
         check_algorithm(more.get("algorithm"))
         channels = more.pop("channels", None)
@@ -94,6 +101,25 @@ class Runner:
         )
         check_wire(shape)
         return shape
+
+    def _use_gpu(self, ordinal: int | None) -> None:
+        """Vectors are in the memory of that GPU from now on. Collective, the first time; None: of the one there is."""
+        from rdmaring import gpu  # whoever has none does not pay for it
+
+        gpu.use(self, ordinal)
+
+    def _run_again(
+        self,
+        native: NativePlan,
+        given: Vector | None,
+        out: Vector | None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """A plan on the arrays that it was made for."""
+        from rdmaring import gpu
+
+        return gpu.again(self, native, given, out, async_op, timeout_s)
 
     def _channels(self, collective: str, algorithm: Algorithm | None) -> int:
         """Where the call says nothing: rows of the caller's own run as they are."""
@@ -124,11 +150,30 @@ class Runner:
         timeout_s: float | None,
         *,
         returns: Vector | None = None,
+        stream: Any = None,
     ) -> Any:
+        """stream: of the caller, behind whose work the operation runs, too."""
         result = returns or out or given
+        if self._gpu is not None or stream is not None:
+            from rdmaring import gpu
+
+            return gpu.run(self, native, given, out, result, async_op, timeout_s, stream)
+        return self._run_here(native, given, out, result, async_op, timeout_s)
+
+    def _run_here(
+        self,
+        native: NativePlan,
+        given: Vector | None,
+        out: Vector | None,
+        result: Vector | None,
+        async_op: bool,
+        timeout_s: float | None,
+        then: Callable[[], None] | None = None,
+    ) -> Any:
+        """then: is called once the operation has ended well, before its result is given out."""
         several = any(vector is not None and len(vector.pieces) != 1 for vector in (given, out))
         if async_op:
-            return self._start(native, given, out, timeout_s, result)
+            return self._start(native, given, out, timeout_s, result, then)
         if several:
             status = lib.rr_plan_run_lists(native.handle, *extents(given), *extents(out), timeout_ns(timeout_s))
         else:
@@ -140,6 +185,8 @@ class Runner:
             )
         if status:
             self._finish(status)
+        if then is not None:
+            then()
         return result.given if result else None
 
     def _start(
@@ -149,12 +196,13 @@ class Runner:
         out: Vector | None,
         timeout_s: float | None,
         result: Vector | None = None,
+        then: Callable[[], None] | None = None,
     ) -> Work:
         self._settle_finished()
         handle = ffi.new("rr_work **")
         check(lib.rr_plan_start(native.handle, *extents(given), *extents(out), timeout_ns(timeout_s), handle))
         shown = result or out or given
-        work = Work(self, handle[0], (given, out, native), shown.given if shown else None)
+        work = Work(self, handle[0], (given, out, native), shown.given if shown else None, then)
         self._works.add(work)
         return work
 
@@ -203,7 +251,7 @@ class Runner:
             lib.rr_comm_abort(self._handle, b"interrupted")
             raise
         if status < 0:
-            raise error_here()
+            raise told(error_here(), self.size)
 
 
 def timeout_ns(timeout_s: float | None) -> int:

@@ -50,6 +50,8 @@ VARIABLES: dict[str, str] = {
     "RDMARING_SLOT_COUNT": "slots of a shared memory link",
     "RDMARING_MEMORY_BUDGET": "bytes this process may give to links",
     "RDMARING_SIMD": "lower the instruction set: scalar, x86-64-v3, x86-64-v4",
+    "RDMARING_DEVICE": "number of the GPU that device='cuda' means; else the rank's number on its node",
+    "RDMARING_CUDA_IPC": "0: never open another process's GPU memory; go through host memory",
     "RDMARING_PIN": "0: rdmaring run does not pin ranks to CPUs",
     "RDMARING_TRACE": "file for a trace of the whole program, as Perfetto opens it; see `rdmaring trace`",
     "RDMARING_LOG": "level of the logger 'rdmaring' for programs that do not set one",
@@ -78,6 +80,7 @@ class Settings:
     slot_bytes: int | None = None
     slot_count: int | None = None
     memory_budget_bytes: int | None = None
+    device: int | None = None  # the GPU that device="cuda" means
     key: bytes = b""  # by which links between nodes prove the job; made by the rendezvous
     serial_start: int = 0  # first serial of links and mailboxes: tests meet the wrap with it
 
@@ -93,6 +96,13 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
     if value <= 0:
         raise ArgumentError(f"{name} is {text!r}; accepted is an integer > 0")
     return value
+
+
+def _device(text: str) -> int | None:
+    number = text.removeprefix("cuda:")
+    if number and not (number.isascii() and number.isdigit()):
+        raise ArgumentError(f"RDMARING_DEVICE is {text!r}; accepted is a GPU's number, such as 0 or cuda:0")
+    return int(number) if number else None
 
 
 def _ranks(env: Mapping[str, str], name: str) -> tuple[int, ...] | None:
@@ -207,6 +217,7 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
         slot_bytes=_number(env, "RDMARING_SLOT_BYTES"),
         slot_count=_number(env, "RDMARING_SLOT_COUNT"),
         memory_budget_bytes=_number(env, "RDMARING_MEMORY_BUDGET"),
+        device=_device(env.get("RDMARING_DEVICE", "")),
     )
 
 

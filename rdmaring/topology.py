@@ -21,7 +21,8 @@ class Link:
     channels. path: addresses at both ends, once an edge between nodes is joined.
     huge_pages: the slots lie on some. line_ns: what storing to a cache line takes that the peer has read, when it was
     last looked at (with slots of 16 KiB and more): a few ns where the two cores share a cache, more where they do not;
-    None: not yet.
+    None: not yet. gpu: how vectors in GPU memory travel, "" where there are none: "ipc" (from one GPU into the other's
+    memory) or "staged" (through pinned host memory); gpu_reason: why not better.
     """
 
     rank: int
@@ -46,6 +47,8 @@ class Link:
     channels: int = 1
     rails: tuple[int, ...] = ()
     line_ns: float | None = None
+    gpu: str = ""
+    gpu_reason: str = ""
 
 
 def link_of(handle: Any, rank: int, peer: int) -> Link:

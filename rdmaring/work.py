@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rdmaring._native import AGAIN, check, error_here, ffi, lib
-from rdmaring.errors import OperationTimeoutError, RdmaringError
+from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
+from rdmaring.errors import MismatchError, OperationTimeoutError, RdmaringError
 
 if TYPE_CHECKING:
     from rdmaring.running import Runner
 
+GPU_RECORD_BYTES = 1021  # what each rank tells of its GPU, once: no program gathers just that
+HOST_AND_DEVICE = (
+    f"host and device memory in one operation: an all_gather of {GPU_RECORD_BYTES} bytes a rank is what a rank does "
+    "first that is given an array in GPU memory; pass such arrays on all ranks, or init(device='cuda') on all"
+)
 SIGNALS_NS = 50_000_000  # native waits return this often, so that Ctrl-C is answered
 
 
@@ -33,21 +39,46 @@ def run_stats(record: Any) -> RunStats:
     return RunStats(record.op, record.steps, record.sent_bytes, record.received_bytes, record.elapsed_ns / 1e9)
 
 
+def told(error: RdmaringError, world: int) -> RdmaringError:
+    """A mismatch of which one side is the set-up of GPU memory (rdmaring.cuda.attach) gets a hint that says so."""
+    if not isinstance(error, MismatchError) or f"all_gather of {world * GPU_RECORD_BYTES} uint8" not in error.cause:
+        return error
+    return MismatchError(
+        error.cause,
+        hint=HOST_AND_DEVICE,
+        rank=error.rank,
+        peer=error.peer,
+        transport=error.transport,
+        collective=error.collective,
+        op=error.op,
+        row=error.row,
+    )
+
+
 class Work:
     """One collective in flight. The communicator keeps its arrays alive until it is done."""
 
-    def __init__(self, comm: Runner, handle: Any, keep: Any, result: Any) -> None:
+    def __init__(
+        self, comm: Runner, handle: Any, keep: Any, result: Any, then: Callable[[], None] | None = None
+    ) -> None:
+        """then: is called once it has ended well, before the result is given out."""
         self._comm = comm
         self._handle = handle
         self._keep = keep
         self._result = result
+        self._then = then
         self._stats: RunStats | None = None
         self._links: dict[int, tuple[int, int]] = {}
         self._error: RdmaringError | None = None  # of a work that outlived its communicator
 
     def done(self) -> bool:
         """Whether it has ended, well or badly; does not wait."""
-        return self._handle is None or lib.rr_work_wait(self._handle, 0) != AGAIN
+        if self._handle is None:
+            return True
+        status = lib.rr_work_wait(self._handle, 0)
+        if status == OK and self._then is not None:
+            self._settle()
+        return bool(status != AGAIN)
 
     def wait(self, timeout_s: float | None = None) -> Any:
         """Wait for the end and return the output array.
@@ -67,7 +98,10 @@ class Work:
             left_ns = SIGNALS_NS
             if deadline is not None:
                 left_ns = max(0, min(left_ns, int((deadline - time.monotonic()) * 1e9)))
-            if check(lib.rr_work_wait(self._handle, left_ns)) != AGAIN:
+            status = lib.rr_work_wait(self._handle, left_ns)
+            if status < 0:
+                raise told(error_here(), self._comm.size)
+            if status != AGAIN:
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 raise OperationTimeoutError(
@@ -108,8 +142,11 @@ class Work:
         self._read_stats()
         lib.rr_work_free(self._handle)
         self._handle = None
-        self._keep = None
         self._comm._works.discard(self)
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+        self._keep = None
 
     def _lose(self) -> None:
         """The communicator closes: keep how it ended, give the native handle back."""
@@ -117,6 +154,7 @@ class Work:
             return
         if lib.rr_work_wait(self._handle, 0) < 0:
             self._error = error_here()
+            self._then = None
         self._settle()
 
     def __repr__(self) -> str:

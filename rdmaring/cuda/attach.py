@@ -1,0 +1,215 @@
+"""What the communicator calls: its ranks tell each other of their GPUs, and C gets a device."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from rdmaring._native import check, ffi, lib
+from rdmaring.cuda import kernels
+from rdmaring.cuda.context import Device, device
+from rdmaring.cuda.driver import addresses, call, is_loaded
+from rdmaring.cuda.ipc import pid_namespace, start_time
+from rdmaring.cuda.memory import Allocation, device_capability
+from rdmaring.errors import CudaError, RdmaringError
+
+RECORD_BYTES = 1021  # what a rank tells, once; running.told() knows this size
+STAGED = "this version moves GPU vectors through pinned host memory: copies from GPU to GPU are under construction"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a rank tells of its GPU. error: why it cannot be used; then the rest does not count."""
+
+    ordinal: int
+    name: str = ""
+    uuid: str = ""
+    pid: int = 0
+    start: int = 0
+    namespace: str = ""
+    ipc: bool = False
+    reason: str = ""
+    error: str = ""
+
+    def pack(self) -> bytes:
+        """RECORD_BYTES; the texts are cut where they are too long."""
+        facts = asdict(self)
+        while len(text := json.dumps(facts).encode()) > RECORD_BYTES:
+            longest = max(("name", "reason", "error"), key=lambda key: len(facts[key]))
+            facts[longest] = facts[longest][: len(facts[longest]) * 3 // 4]
+        return text.ljust(RECORD_BYTES)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Record:
+        """Raises ValueError: it is none."""
+        facts = json.loads(raw)
+        if not isinstance(facts, dict) or set(facts) != {field.name for field in fields(cls)}:
+            raise ValueError(f"no record of a GPU: {raw[:80]!r}")
+        return cls(**facts)
+
+
+def own_record(where: Device) -> Record:
+    """Of this process. Raises CudaError."""
+    able = device_capability(where)
+    return Record(
+        where.ordinal, where.name, where.uuid, os.getpid(), start_time(), pid_namespace(), able.ipc, able.reason
+    )
+
+
+def travels(mine: Record, peer: Record, *, near: bool) -> tuple[str, str]:
+    """How GPU vectors go between two ranks, and why not better."""
+    if not near:
+        return "staged", "between nodes: through pinned host memory"
+    for record, whose in ((mine, "this rank"), (peer, "the peer")):
+        if not record.ipc:
+            return "staged", f"{whose}: {record.reason}"
+    if not mine.namespace or mine.namespace != peer.namespace:
+        return "staged", "the ranks are in different PID namespaces, between which IPC handles do not pass"
+    return "staged", STAGED
+
+
+# ---- the device as C has it ----
+
+
+def _open_table() -> Any:
+    """The driver's addresses, for C, which opens no driver of its own."""
+    want = ffi.new("rr_cuda_want *")
+    wanted = []
+    for index in range(lib.rr_cuda_want_count()):
+        check(lib.rr_cuda_want_at(index, want))
+        wanted.append((ffi.string(want.name).decode(), int(want.version)))
+    found = addresses(wanted)
+    names = [ffi.new("char[]", name.encode()) for name, _ in found]
+    entries = ffi.new("rr_cuda_entry[]", len(found))
+    for entry, name, (_, address) in zip(entries, names, found, strict=True):
+        entry.name = name
+        entry.address = ffi.cast("void *", address)
+    out = ffi.new("rr_cuda **")
+    check(lib.rr_cuda_open(entries, len(found), out))
+    return out[0]
+
+
+def _close(handle: Any, table: Any) -> None:
+    if is_loaded():  # not in a child of the process that has it
+        lib.rr_device_close(handle)
+        lib.rr_cuda_close(table)
+
+
+class NativeDevice:
+    """One GPU as C has it, for all communicators of this process."""
+
+    def __init__(self, where: Device) -> None:
+        """Raises CudaError, UnsupportedError: a function of the driver is missing; DeviceError: it refused."""
+        self.device = where
+        self._kernels: set[int] = set()  # dtypes
+        self._lock = threading.Lock()
+        table = _open_table()
+        spec = ffi.new("rr_cuda_spec *")
+        spec.cuda = table
+        spec.context = ffi.cast("void *", int(where.context))
+        spec.ordinal = where.ordinal
+        spec.blocks_max = 2 * where.attribute("MULTIPROCESSOR_COUNT")
+        out = ffi.new("rr_device **")
+        try:
+            check(lib.rr_device_open_cuda(spec, out))
+        except RdmaringError:
+            lib.rr_cuda_close(table)
+            raise
+        self.handle = out[0]
+        weakref.finalize(self, _close, self.handle, table)
+
+    def need(self, dtype: int) -> None:
+        """Have the kernels of a dtype, by C's number of it: one module, compiled when it is first needed.
+
+        Raises:
+            CudaError: it cannot be compiled or loaded.
+        """
+        with self._lock:
+            if dtype in self._kernels:
+                return
+            name = kernels.DTYPES[dtype]
+            image = kernels.cubin(name, self.device.compute_capability)
+            with self.device.current():
+                module = call("cuModuleLoadData", image)
+                for redop, op in enumerate(kernels.OPS):
+                    function = call("cuModuleGetFunction", module, kernels.name(op, name).encode())
+                    check(lib.rr_device_set_kernel(self.handle, dtype, redop, ffi.cast("void *", int(function))))
+            self._kernels.add(dtype)
+
+    def after(self, stream: int) -> None:
+        """Operations started from now on run behind what the stream holds now."""
+        check(lib.rr_device_after(self.handle, ffi.cast("void *", stream)))
+
+
+_natives: dict[int, NativeDevice] = {}
+_natives_lock = threading.Lock()
+
+
+def native_device(where: Device) -> NativeDevice:
+    """The one of this GPU."""
+    with _natives_lock:
+        found = _natives.get(where.ordinal)
+        if found is None:
+            found = _natives[where.ordinal] = NativeDevice(where)
+        return found
+
+
+# ---- the communicator's ----
+
+
+class Attached:
+    """A communicator whose vectors are in the memory of one GPU. ranks: everyone's record."""
+
+    def __init__(self, native: NativeDevice, ranks: Sequence[Record]) -> None:
+        self.device = native.device
+        self.native = native
+        self.ranks = tuple(ranks)
+        self._scratch: dict[int, Allocation] = {}
+
+    def order(self) -> None:
+        """What C launches from now on runs behind what our stream waits for: the producers' work on the arrays."""
+        self.native.after(int(self.device.stream))
+
+    def scratch(self, which: int, nbytes: int) -> Allocation:
+        """Room for one blocking call at a time; grown on demand."""
+        found = self._scratch.get(which)
+        if found is None or found.nbytes < nbytes:
+            self._scratch.pop(which, None)
+            found = self._scratch[which] = Allocation(self.device, nbytes)
+        return found
+
+    def close(self) -> None:
+        """Behind the communicator's end: nobody uses the memory any more."""
+        self._scratch.clear()
+
+    def link(self, rank: int, peer: int, *, near: bool) -> tuple[str, str]:
+        """How GPU vectors go between the two, and why not better."""
+        return travels(self.ranks[rank], self.ranks[peer], near=near)
+
+
+def join(comm: Any, ordinal: int, gather: Callable[[bytes], list[bytes]]) -> Attached:
+    """Collective: every rank tells of its GPU. comm: C's. ``gather`` collects RECORD_BYTES of every rank.
+
+    Raises:
+        CudaError: on some rank the GPU cannot be used; all ranks raise.
+    """
+    native, failure = None, None
+    try:
+        native = native_device(device(ordinal))
+        record = own_record(native.device)
+    except RdmaringError as error:  # the others wait for our record
+        failure, record = error, Record(ordinal, error=str(error))
+    ranks = [Record.unpack(raw) for raw in gather(record.pack())]
+    if failure is not None:
+        raise failure
+    for number, each in enumerate(ranks):
+        if each.error:
+            raise CudaError(f"rank {number} cannot use its GPU {each.ordinal}: {each.error}")
+    assert native is not None
+    check(lib.rr_comm_use_device(comm, native.handle))
+    return Attached(native, ranks)
