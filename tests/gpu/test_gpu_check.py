@@ -43,6 +43,16 @@ def test_what_is_said_of_the_driver_holds_to_the_end() -> None:
     assert all(value > 0 for value in found["rates"]["found"].values())
 
 
+def test_rdmaring_itself_is_compared_with_numpy() -> None:
+    done = gpu_check("--simulated", "--quick", "--ranks", "2", "--part", "collectives", "--part", "one_queue")
+    found = parts(done)
+    assert done.returncode == 0, done.stderr + done.stdout[-3000:]
+    (world,) = found["collectives"]["found"]
+    # Of every rank: 3 dtypes of 5, 5 and 4 reductions in 3 sizes, and sums of fractions of both floats.
+    assert world["compared"] == found["one_queue"]["found"]["compared"] == 2 * ((5 + 5 + 4) * 3 + 2)
+    assert world["wrong"] == found["one_queue"]["found"]["wrong"] == []
+
+
 def test_what_differs_is_named_and_gives_exit_code_1() -> None:
     fails = {"RR_CUDA_SIM_FAIL": "cuMemGetAddressRange:2+:CUDA_ERROR_INVALID_VALUE"}
     done = gpu_check("--simulated", "--part", "conformance", "--cases", "names_its_allocation|own_handle", **fails)

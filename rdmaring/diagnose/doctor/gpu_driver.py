@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from rdmaring.cuda.driver import DRIVER_VERSION_MIN
 from rdmaring.diagnose.doctor.findings import Finding
 from rdmaring.diagnose.doctor.gpu_facts import LIBRARY, GpuFacts
 from rdmaring.diagnose.doctor.pci import gpu_functions
@@ -11,7 +12,6 @@ from rdmaring.diagnose.doctor.roots import Look, Roots, names, peek
 from rdmaring.diagnose.doctor.texts import bytes_text, count_text, listing
 
 NO_GPU = "no GPU here"
-DRIVER_VERSION_MIN = 11080  # 11.8: stream memory operations of the second kind, dma-buf
 COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 PROHIBITED, EXCLUSIVE = 2, 3
 PIP = "pip install 'rdmaring[cuda]'"
