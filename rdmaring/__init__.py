@@ -18,6 +18,7 @@ from rdmaring.errors import (
     CallError,
     ClosedError,
     CommunicatorError,
+    CorruptError,
     CudaError,
     DeviceError,
     ForkedError,
@@ -53,6 +54,7 @@ __all__ = [
     "ClosedError",
     "Communicator",
     "CommunicatorError",
+    "CorruptError",
     "CudaError",
     "DeviceError",
     "ForkedError",
@@ -111,6 +113,7 @@ def init(
     tuning: str | os.PathLike[str] | None = None,
     probe: bool | None = None,
     device: Any = None,
+    check: str | None = None,
 ) -> Communicator:
     """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
 
@@ -136,7 +139,8 @@ def init(
         service_level, traffic_class, hop_limit, gid_index, devices. Default: RDMARING_VERBS_QPS and so on.
     tuning, probe: by which constants algorithms are chosen (docs/TUNING.md): a file of `rdmaring tune`, or True for a
         measurement now, of up to 200 ms. Default: RDMARING_TUNING, RDMARING_PROBE, else built in.
-
+    check: "crc", equal on all ranks: every slice of a collective carries a CRC32C of what was sent, compared before it
+        is used; what came otherwise raises CorruptError. Tiny messages then go as slices. Default: RDMARING_CHECK.
     device: "cuda", "cuda:0", a number: vectors are in that GPU's memory (docs/CUDA.md). Default: as the first array is.
 
     Raises:
@@ -154,7 +158,7 @@ def init(
         chosen = settings.with_ring_order(chosen, reorder)
     links = dict[str, Any](require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs)
     served = group.served(transport)
-    chosen = settings.with_arguments(chosen, transport=served, tuning=tuning, probe=probe, **links)
+    chosen = settings.with_arguments(chosen, transport=served, tuning=tuning, probe=probe, check=check, **links)
     settings.set_log_level(os.environ)
     file = group.tuning_file(chosen)
     meeting = _meet(rank, size, address, chosen.timeout_s, store=store, mpi=mpi)

@@ -92,6 +92,10 @@ class ProtocolError(LinkError):
     """A peer sent what the contract forbids."""
 
 
+class CorruptError(LinkError):
+    """Bytes came otherwise than they were sent: ``check="crc"`` compares them. It names hop, step and chunk."""
+
+
 # ---- this communicator: it is lost; close it ----
 
 
@@ -153,6 +157,7 @@ BY_STATUS: dict[int, type[RdmaringError]] = {
     -4: ScheduleFormatError,
     -20: LinkError,
     -21: ProtocolError,
+    -22: CorruptError,
     -40: OperationTimeoutError,
     -41: PeerDiedError,
     -42: PeerFailedError,

@@ -223,12 +223,14 @@ class NativePlan:
         spec.chunk_offsets = table
         spec.paired = shape.paired
         spec.slice_bytes = choice.slice_bytes
-        spec.mailbox = choice.mailbox
+        spec.check = comm._settings.check == "crc"
+        mailbox = choice.mailbox and (not spec.check or shape.collective == "barrier")
+        spec.mailbox = mailbox
         spec.algorithm = choice.algorithm.encode()
         spec.costs = comm._chooser.constants.digest
         spec.wide = shape.wire is not None or (not built_in and _any_row(schedule, _is_wide))
         # Rounds cut chunks; a row of several chunks lies in its cell as a whole.
-        if schedule.scratch_cells and not choice.mailbox and (
+        if schedule.scratch_cells and not mailbox and (
             built_in or not _any_row(schedule, lambda row: row.chunk_end - row.chunk_begin > 1)
         ):
             largest = max(after - before for before, after in zip(self.offsets, self.offsets[1:], strict=False))

@@ -40,6 +40,7 @@ typedef enum rr_status {
 	/* this link */
 	RR_ERR_LINK = -20,
 	RR_ERR_PROTOCOL = -21, /* a peer sent what the contract forbids */
+	RR_ERR_CORRUPT = -22,  /* bytes came otherwise than they were sent: rr_plan_spec.check */
 	/* this communicator: it is lost, close it */
 	RR_ERR_TIMEOUT = -40,
 	RR_ERR_PEER_DIED = -41,
@@ -204,6 +205,7 @@ typedef struct rr_plan_spec {
 	 * with its first slice: a mismatch where they differ.
 	 */
 	uint32_t paired;
+	uint32_t check;                /* 1: each slice carries a CRC32C, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
 	uint32_t wide;                 /* 1: rows of this schedule, on any rank, carry float32 for 16-bit floats */
 	/*
 	 * 1: input and output lie in the memory of the communicator's device (rr_comm_use_device()), which combines them; equal
@@ -453,6 +455,7 @@ typedef struct rr_sim_spec {
 	uint32_t channels;    /* links an edge; 0: one */
 	uint64_t kill_ns;
 	uint64_t detect_ns;   /* after which the others' links know of the death */
+	uint64_t corrupt_transfer; /* n > 0: of the n-th transfer (or the next that goes by slot or lands) one bit is turned on the way */
 } rr_sim_spec;
 
 typedef struct rr_sim_result {
@@ -466,6 +469,7 @@ typedef struct rr_sim_result {
 	int32_t finished;           /* ranks that ended well */
 	int32_t failed;             /* ranks that ended with an error */
 	int32_t blamed;             /* the peer that the first error names, or -1 */
+	int32_t corrupted;          /* 1: a bit was turned */
 } rr_sim_result;
 
 /*

@@ -1,5 +1,7 @@
 /* engine_receive.c - the receive part of a slice: its sources, and the one pass over them. */
+#include "crc.h"
 #include "engine_slice.h"
+#include "status.h"
 
 static enum rr_mode receive_mode(const struct rr_open_row *work, const struct rr_receive *receive)
 {
@@ -9,6 +11,28 @@ static enum rr_mode receive_mode(const struct rr_open_row *work, const struct rr
 
 	return rr_mode_choose(engine->in[receive->link], &engine->peer_places[receive->peer][receive->source],
 			      lands ? &engine->open.place[row->buffer] : NULL);
+}
+
+/* Once a transfer, however often it is peeked. */
+static rr_status compare_crc(const struct rr_open_row *work, struct rr_link *in, const struct rr_slice *slice,
+			     const void *data, uint32_t bytes)
+{
+	const struct rr_row *row = work->row;
+	uint32_t found;
+
+	if (!work->plan->check || in->checked == in->sent + 1)
+		return RR_OK;
+	found = rr_crc32c(0, data, bytes);
+	if (found == in->crc) {
+		in->checked = in->sent + 1;
+		return RR_OK;
+	}
+	work->engine->waiting_peer = in->peer;
+	return rr_fail(RR_ERR_CORRUPT,
+		       "slice %u from rank %d to rank %d in step %d came otherwise than it was sent: chunk %d, bytes %llu to %llu of the vector, CRC32C %08x, sent was %08x",
+		       slice->number, in->peer, work->engine->rank, row->step, row->chunk_begin,
+		       (unsigned long long)(work->state->begin + slice->offset),
+		       (unsigned long long)(work->state->begin + slice->offset + slice->bytes), found, in->crc);
 }
 
 /* All sources in their stated order. RR_AGAIN: an input is not here yet. */
@@ -36,7 +60,7 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 		transfer.landing = NULL;
 		transfer.buffer = (enum rr_buffer_id)receive->source;
 		transfer.coordinate = work->state->begin + slice->offset;
-		transfer.implied = rr_mode_implied(transfer.mode, receive->source);
+		transfer.implied = !work->plan->check && rr_mode_implied(transfer.mode, receive->source);
 		transfer.piece_count = 0;
 
 		if (engine->rows_received[receive->link] != order) {
@@ -59,6 +83,9 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 			rr_trace_not_here(engine->trace, receive->link);
 			return status;
 		}
+		status = compare_crc(work, in, slice, slice->sources[at], transfer.bytes);
+		if (status < 0)
+			return status;
 		slice->here_ns = rr_trace_here(engine->trace, receive->link, transfer.mode);
 		slice->landed = transfer.landing && slice->sources[at] == transfer.landing;
 		at++;

@@ -2,6 +2,7 @@
  * engine_send.c - the send part of a slice. Where credit is at hand it is reserved before the pass, which
  * then fills it; what has none goes later, from dst.
  */
+#include "crc.h"
 #include "engine_slice.h"
 
 static enum rr_mode send_mode(const struct rr_open_row *work, const struct rr_send *send)
@@ -49,7 +50,8 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 	transfer->landing = NULL;
 	transfer->buffer = (enum rr_buffer_id)buffer;
 	transfer->coordinate = rr_slice_coordinate(work, buffer, work->row->cell, offset);
-	transfer->implied = rr_mode_implied(mode, buffer);
+	transfer->implied = !work->plan->check && rr_mode_implied(mode, buffer);
+	transfer->crc = 0;
 	transfer->alike = 1;
 	transfer->given = NULL;
 	transfer->piece_count = 0;
@@ -108,8 +110,24 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 		given = transfer.mode == RR_MODE_SLOT ? place : given;
 		slice->fused |= 1ull << i;
 	}
-	slice->store = !slice->landed && !((row->flags & RR_ROW_TRANSIT) && all && count <= RR_SENDS_FUSED_MAX);
+	/* What is checked is checked against dst: it is stored then. */
+	slice->store = !slice->landed && !((row->flags & RR_ROW_TRANSIT) && all && count <= RR_SENDS_FUSED_MAX && !work->plan->check);
 	return RR_OK;
+}
+
+uint32_t rr_slice_crc(const struct rr_open_row *work, uint64_t offset, uint32_t bytes)
+{
+	struct rr_buffer *buffer = &work->engine->buffers[work->row->buffer];
+	uint32_t width = rr_slice_width(work->row), crc = 0;
+
+	for (uint64_t done = 0; done < bytes;) {
+		uint64_t run = bytes - done;
+		const void *from = rr_slice_address(buffer, rr_slice_coordinate(work, work->row->buffer, work->row->cell, offset + done),
+						    &run);
+		crc = rr_crc32c(crc, from, run * width);
+		done += run;
+	}
+	return crc;
 }
 
 static void commit_transfer(struct rr_send_state *sent, struct rr_link *out, const struct rr_transfer *transfer)
@@ -127,6 +145,7 @@ void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t nu
 	struct rr_engine *engine = work->engine;
 	uint64_t offset = rr_slice_offset(work, number);
 	uint32_t bytes = rr_slice_bytes(work, offset);
+	uint32_t crc = fused && work->plan->check ? rr_slice_crc(work, offset, bytes) : 0;
 
 	for (uint32_t i = 0; fused; i++, fused >>= 1) {
 		if (!(fused & 1))
@@ -137,6 +156,7 @@ void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t nu
 		struct rr_transfer transfer;
 
 		fill_transfer(work, send, number, offset, bytes, &transfer);
+		transfer.crc = crc;
 		rr_trace_sent(engine->trace, engine->out[send->link], send->link, &transfer, work->index, 0, now_ns);
 		commit_transfer(sent, engine->out[send->link], &transfer);
 	}
@@ -210,6 +230,7 @@ static rr_status send_slice(const struct rr_open_row *work, uint32_t at)
 		return status;
 	engine->passes_under_way--;
 	sent->pending = false;
+	transfer.crc = work->plan->check ? rr_slice_crc(work, offset, bytes) : 0;
 	rr_trace_sent(engine->trace, out, send->link, &transfer, work->index, sent->begin_ns, 0);
 	commit_transfer(sent, out, &transfer);
 	return RR_OK;

@@ -123,6 +123,9 @@ void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t nu
 /* Slices of dst that are done, to one peer. RR_AGAIN: no credit, or not this row's turn on the link. */
 rr_status rr_slice_send_rest(const struct rr_open_row *work, uint32_t at, bool *moved);
 
+/* CRC32C of the row's bytes from `offset` on, as they are sent: out of dst. */
+uint32_t rr_slice_crc(const struct rr_open_row *work, uint64_t offset, uint32_t bytes);
+
 static inline uint64_t rr_slice_offset(const struct rr_open_row *work, uint32_t number)
 {
 	return (uint64_t)number * work->plan->slice_bytes;

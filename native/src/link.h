@@ -59,6 +59,7 @@ struct rr_transfer {
 	 * (RR_ERR_MISMATCH); else 0, and not compared. Such transfers go by SLOT or STREAM; see rr_link_row_differs().
 	 */
 	uint64_t row_bytes;
+	uint32_t crc; /* sender, at commit: of the bytes, where the operation checks them; else 0 */
 	void *landing;            /* receiver: where the bytes go if the row only lands them, else NULL */
 	uint64_t coordinate;      /* sender, or implied: byte offset in `buffer` */
 	enum rr_buffer_id buffer; /* SLOT: unused; SOURCE, CMA: the sender's; WRITE: the receiver's */
@@ -126,6 +127,8 @@ struct rr_link {
 	enum rr_link_kind kind;
 	bool cma; /* the receiver may read the sender's ordinary memory */
 	bool apart; /* out: the reader's core shares no cache with this one, by what was seen last (apart.h) */
+	uint32_t crc; /* in: what the transfer peeked last carries */
+	uint64_t checked; /* in: 1 + number of the last transfer whose crc was compared */
 	bool dirty; /* something was committed, released or opened since the last flush */
 	bool held;  /* the sender's memory may still be read: wait for released(); set by commit, cleared by the engine */
 	uint64_t sent;  /* transfers committed (out) or released (in), since the link was opened */

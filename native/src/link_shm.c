@@ -260,6 +260,7 @@ static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->mode = transfer->mode;
 	line->slot = this->reserved_slot;
 	line->coordinate = transfer->row_bytes ? transfer->row_bytes : transfer->coordinate;
+	line->crc = transfer->crc;
 	this->serial++;
 	if (this->reserved_common >= 0)
 		rr_common_commit(this->shm, this->reserved_common, link->peer, this->serial);
@@ -344,6 +345,7 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	    line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode ||
 	    (transfer->row_bytes && line->coordinate != transfer->row_bytes))
 		return wrong_data(link, line, transfer);
+	link->crc = line->crc;
 	switch (transfer->mode) {
 	case RR_MODE_SLOT:
 		*data = payload_of(this, line);

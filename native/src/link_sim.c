@@ -169,6 +169,24 @@ static rr_status sim_reserve(struct rr_link *link, const struct rr_transfer *tra
 	return RR_OK;
 }
 
+/* On its way: what the receiver will read, not what the sender has. */
+static void corrupt(struct edge *edge, const struct rr_transfer *transfer)
+{
+	struct rr_sim *sim = edge->sim;
+	uint64_t at = edge->committed % sim->spec.slot_count * sim->spec.slot_bytes;
+	uint8_t *bytes;
+
+	if (!sim->spec.corrupt_transfer || sim->result.transfers < sim->spec.corrupt_transfer || sim->result.corrupted ||
+	    !transfer->bytes || (transfer->mode != RR_MODE_SLOT && transfer->mode != RR_MODE_WRITE))
+		return;
+	if (transfer->mode == RR_MODE_SLOT)
+		bytes = edge->common ? edge->common->bytes : edge->slots + at;
+	else
+		bytes = edge->late ? edge->staging + at : memory_of(edge, edge->to, transfer->buffer, transfer->coordinate);
+	bytes[rr_sim_random(sim, transfer->bytes)] ^= (uint8_t)(1u << rr_sim_random(sim, 8));
+	sim->result.corrupted = 1;
+}
+
 static void sim_commit(struct rr_link *link, const struct rr_transfer *transfer)
 {
 	struct edge *edge = edge_of(link);
@@ -188,6 +206,7 @@ static void sim_commit(struct rr_link *link, const struct rr_transfer *transfer)
 		edge->committed++;
 		return;
 	}
+	corrupt(edge, transfer);
 	edge->free_ns = begin + cost;
 	edge->busy_ns += cost;
 	message->transfer = *transfer;
@@ -240,6 +259,7 @@ static rr_status sim_peek(struct rr_link *link, const struct rr_transfer *wanted
 		return rr_fail(RR_ERR_PROTOCOL, "rank %d sent row %u slice %u (mode %d), expected row %u slice %u (mode %d)",
 			       edge->from, sent->order, sent->slice, (int)sent->mode, wanted->order, wanted->slice,
 			       (int)wanted->mode);
+	link->crc = sent->crc;
 	if (message->late) {
 		memcpy(message->lands, message->late, sent->bytes);
 		message->late = NULL;

@@ -82,9 +82,10 @@ void rr_descriptor_text(const struct rr_descriptor *descriptor, const struct rr_
 	if (descriptor->root >= 0)
 		snprintf(root, sizeof(root), ", root %d", descriptor->root);
 	if (same_call(descriptor, other))
-		snprintf(cut, sizeof(cut), ", schedule %016llx, chunk table %08x, %u round(s), slices of %llu bytes%s",
+		snprintf(cut, sizeof(cut), ", schedule %016llx, chunk table %08x, %u round(s), slices of %llu bytes%s%s",
 			 (unsigned long long)descriptor->schedule, (uint32_t)descriptor->chunks, descriptor->round_count,
-			 (unsigned long long)descriptor->slice_bytes, descriptor->mailbox ? ", by mailbox" : "");
+			 (unsigned long long)descriptor->slice_bytes, descriptor->mailbox ? ", by mailbox" : "",
+			 descriptor->check == other->check ? "" : descriptor->check ? ", check crc" : ", no check");
 	if (descriptor->collective == RR_ALL_TO_ALL && !descriptor->chunks) {
 		snprintf(text, size, "all_to_all of %s elements%s, counts by pair, algorithm %.24s%s",
 			 rr_dtype_name((rr_dtype)descriptor->dtype), place, descriptor->algorithm, cut);

@@ -151,6 +151,7 @@ static void describe(struct rr_plan *plan, const rr_plan_spec *spec, uint64_t sl
 	descriptor->mailbox = spec->mailbox;
 	memcpy(descriptor->algorithm, spec->algorithm, sizeof(descriptor->algorithm));
 	descriptor->costs = spec->costs;
+	descriptor->check = plan->check;
 	descriptor->channels = spec->mailbox ? 1 : (uint8_t)rr_schedule_channel_count(spec->schedule);
 	descriptor->hash = rr_descriptor_hash(descriptor);
 }
@@ -173,6 +174,7 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 	plan->round_count = spec->round_count ? spec->round_count : 1;
 	plan->mailbox = spec->mailbox != 0;
 	plan->paired = spec->paired != 0;
+	plan->check = spec->check != 0;
 	plan->scattered = spec->collective == RR_ALL_TO_ALL;
 	plan->pass = rr_combine_lookup((rr_dtype)spec->dtype, (rr_redop)spec->redop, rr_simd_level_best());
 	plan->wide_pass = spec->wide ? rr_combine_lookup_wide((rr_dtype)spec->dtype, (rr_redop)spec->redop) : NULL;

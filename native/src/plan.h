@@ -44,6 +44,7 @@ struct rr_plan {
 	bool uses[RR_BUFFER_COUNT]; /* which buffers this rank's rows touch */
 	struct rr_range *staged; /* of INPUT: what ranks of this node read; see stage.h */
 	uint32_t staged_count;
+	bool check;  /* slices carry a CRC32C */
 	bool paired; /* counts differ by pair: chunk_offsets are this rank's own view */
 	/*
 	 * all_to_all: the output is not one interval of the vector but chunk s * world + rank of every s, one behind the

@@ -18,6 +18,7 @@ const char *rr_status_name(rr_status status)
 	case RR_ERR_SCHEDULE: return "schedule";
 	case RR_ERR_LINK: return "link";
 	case RR_ERR_PROTOCOL: return "protocol";
+	case RR_ERR_CORRUPT: return "corrupt";
 	case RR_ERR_TIMEOUT: return "timeout";
 	case RR_ERR_PEER_DIED: return "peer died";
 	case RR_ERR_PEER_FAILED: return "peer failed";

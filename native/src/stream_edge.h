@@ -10,7 +10,8 @@
  *        | magic  | kind | reserved | op | order | slice | bytes | reserved | serial   | payload
  *        +--------+------+----------+----+-------+-------+-------+----------+----------+- - - - -
  *
- * bytes: of the payload. serial: of a transfer, from 0; of a tiny message its tag.
+ * bytes: of the payload. serial: of a tiny message its tag; of a transfer its number, from 0, in the low 32 bits and
+ * the CRC32C of its payload, where the operation checks, in the high ones.
  */
 #ifndef RR_STREAM_EDGE_H
 #define RR_STREAM_EDGE_H

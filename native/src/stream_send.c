@@ -155,7 +155,7 @@ void rr_stream_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	struct rr_stream *stream = &edge->streams[link->sent % edge->stream_count];
 	struct rr_sending *sending = next_sending(stream); /* there is one: it was reserved */
 
-	set_frame(sending, RR_FRAME_DATA, transfer->op, transfer->bytes, link->sent);
+	set_frame(sending, RR_FRAME_DATA, transfer->op, transfer->bytes, (uint32_t)link->sent | (uint64_t)transfer->crc << 32);
 	sending->frame.order = transfer->order;
 	sending->frame.slice = transfer->slice;
 	sending->frame.row_low = (uint32_t)transfer->row_bytes;

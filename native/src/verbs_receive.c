@@ -103,6 +103,7 @@ rr_status rr_verbs_peek(struct rr_link *link, const struct rr_transfer *transfer
 	    line->slice != transfer->slice || line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode ||
 	    (transfer->row_bytes && line->coordinate != transfer->row_bytes))
 		return wrong_data(link, line, transfer);
+	link->crc = line->crc;
 	if (transfer->mode == RR_MODE_WRITE) {
 		*data = transfer->landing;
 		return *data ? RR_OK : wrong_data(link, line, transfer);

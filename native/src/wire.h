@@ -14,7 +14,7 @@
 
 #include "order.h"
 
-#define RR_WIRE_VERSION 4
+#define RR_WIRE_VERSION 5
 #define RR_CHANNELS_MAX 16u /* links of operations an edge may have; one more carries messages */
 
 enum rr_buffer_id { RR_INPUT = 0, RR_OUTPUT = 1, RR_SCRATCH = 2, RR_BUFFER_COUNT = 3 };
@@ -74,7 +74,8 @@ struct rr_descriptor {
 	uint32_t costs; /* hash of the constants that chose the algorithm: other constants choose otherwise */
 	uint8_t channels; /* that the rows are cut into */
 	uint8_t device;   /* where the vectors lie: enum rr_device_kind */
-	uint8_t reserved[2];
+	uint8_t check;    /* slices carry a CRC32C */
+	uint8_t reserved;
 };
 _Static_assert(sizeof(struct rr_descriptor) == 104, "descriptors are compared byte by byte: no padding");
 
@@ -92,10 +93,10 @@ enum rr_mode {
 /*
  * DATA: one slice. One cache line; serial is published last, after the payload.
  *
- *   byte 0        8    16      20      24      28      32     36     40           48         64
- *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+
- *        | serial | op | order | slice | bytes | epoch | mode | slot | coordinate | reserved |
- *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+
+ *   byte 0        8    16      20      24      28      32     36     40           48         60    64
+ *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+-----+
+ *        | serial | op | order | slice | bytes | epoch | mode | slot | coordinate | reserved | crc |
+ *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+-----+
  */
 struct rr_data {
 	alignas(RR_CACHE_LINE) _Atomic uint64_t serial; /* of the link, from 1 */
@@ -107,7 +108,8 @@ struct rr_data {
 	uint32_t mode; /* enum rr_mode */
 	uint32_t slot; /* which payload slot, for RR_MODE_SLOT */
 	uint64_t coordinate; /* SOURCE and CMA: where in the sender's buffer. SLOT with counts by pair: 1 + bytes of the row */
-	uint8_t reserved[16];
+	uint8_t reserved[12];
+	uint32_t crc; /* CRC32C of the payload, where the descriptor says check; else 0 */
 };
 _Static_assert(sizeof(struct rr_data) == 64, "DATA is one line");
 

@@ -34,7 +34,7 @@ class Head(NamedTuple):
     slice: int
     body_bytes: int
     row_low: int
-    serial: int  # DATA: which transfer of this direction, from 0; TINY: its tag
+    serial: int  # TINY: its tag; DATA: low 32 bits: which transfer of this direction, from 0; high: CRC32C, if checked
 
     @classmethod
     def parse(cls, message: bytes | bytearray | memoryview) -> Head:

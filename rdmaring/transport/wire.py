@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 PAGE_VERSION = 4
 ADDRESSES_MAX = 16
 RAILS_MAX = 8
@@ -152,7 +152,8 @@ DESCRIPTOR = Layout(
     ("costs", "I"),
     ("channels", "B"),
     ("device", "B"),
-    ("reserved", "2s"),
+    ("check", "B"),
+    ("reserved", "B"),
 )
 STATE = Layout(
     "struct state_message",
@@ -201,7 +202,8 @@ DATA = Layout(
     ("mode", "I"),
     ("slot", "I"),
     ("coordinate", "Q"),
-    ("reserved", "16s"),
+    ("reserved", "12s"),
+    ("crc", "I"),
 )
 PARAMETERS = Layout(
     "struct rr_verbs_parameters",

@@ -36,6 +36,7 @@ class Case:
     channels: int = 1
     sim: dict[str, Any] = field(default_factory=dict)
     nodes: tuple[int, ...] | None = None
+    check: bool = False
 
 
 def drawn_sim(seed: int) -> dict[str, Any]:
@@ -92,6 +93,7 @@ def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
     plan.slice_bytes = case.slice_bytes
     plan.round_count = case.round_count
     plan.wide = case.wire is not None
+    plan.check = case.check
     rows = []
     for rank in range(case.world):
         encoded = encode_rank(schedule, rank)
