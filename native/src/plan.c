@@ -292,6 +292,8 @@ static rr_status check_device(const struct rr_comm *comm, rr_plan_spec *spec)
 {
 	if (!comm->device)
 		return rr_fail(RR_ERR_ARGUMENT, "on_device: this communicator has no device; rr_comm_use_device() gives it one");
+	if (spec->check)
+		return rr_fail(RR_ERR_UNSUPPORTED, "check: the CRC32C of slices in GPU memory is not computed; accepted are vectors in host memory");
 	if (spec->dtype < 0 || spec->dtype >= (int32_t)RR_DTYPE_COUNT || spec->redop < 0 || spec->redop >= (int32_t)RR_REDOP_COUNT)
 		return RR_OK; /* refused with the others */
 	spec->mailbox = 0;
