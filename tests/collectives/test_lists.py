@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from nodes import FAR
-from worlds import Ran, run_world
+from worlds import RDMARING, Ran, run_world
 
 from rdmaring.buffers import KnownLists, as_vector, check_overlap
 from rdmaring.errors import ArgumentError, ArgumentTypeError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 LISTS = """
 from itertools import pairwise
@@ -94,6 +99,24 @@ with rr.init(timeout_s=60) as comm:
 """
     ran = run_world(2, source, tmp_path)
     assert ran.of(0, "ratio") > 1.5, ran.output
+
+
+def test_gathered_and_packed_lists_are_measured(tmp_path: Path) -> None:
+    """The script rests on how many pieces a link gathers."""
+    header = (ROOT / "native" / "src" / "link.h").read_text()
+    script = (ROOT / "scripts" / "gather_or_pack.py").read_text()
+    most = re.search(r"#define RR_PIECES_MAX (\d+)u", header)
+    assert most is not None and f"PIECES_MAX = {most[1]} " in script
+    options = ("--apart", "--json", "--extents", "256,1K", "--bytes", "64K", "--rounds", "1")
+    command = [RDMARING, "run", "-n", "2", str(ROOT / "scripts" / "gather_or_pack.py"), *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line.removeprefix("[0] ")) for line in done.stdout.splitlines()]
+    assert [(row["extent_bytes"], row["slice_bytes"], row["transport"]) for row in rows] == [
+        (256, 4096, ["tcp"]),
+        (1024, 16384, ["tcp"]),
+    ]
+    assert all(row["pack_over_gather"] == pytest.approx(row["pack_us"] / row["gather_us"], rel=0.01) for row in rows)
 
 
 # ---- without ranks ----
