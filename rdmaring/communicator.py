@@ -13,10 +13,10 @@ import numpy as np
 
 from rdmaring import group, memory
 from rdmaring._native import check, ffi, lib, raise_interrupt
-from rdmaring.buffers import as_vector
-from rdmaring.choice import Explanation
+from rdmaring.buffers import as_vector, dtype_code
+from rdmaring.choice import Candidate, Explanation
 from rdmaring.collectives import Collectives
-from rdmaring.errors import ArgumentError
+from rdmaring.errors import ArgumentError, RdmaringError
 from rdmaring.messages import Messages
 from rdmaring.plan import COLLECTIVE_CODE, ROOTED, Shape, choice_of
 from rdmaring.schedule import algorithms_of
@@ -26,6 +26,7 @@ from rdmaring.tuning.fingerprint import Facts
 from rdmaring.work import RunStats, run_stats
 
 log = logging.getLogger("rdmaring")
+MEASURE_S = 0.3  # of explain(measure=True), for all candidates together
 if TYPE_CHECKING:
     from rdmaring.cuda.attach import Attached
     from rdmaring.diagnose.trace import Tracing
@@ -142,11 +143,19 @@ class Communicator(Collectives, Messages):
                 found[peer] = (record.sent_bytes, record.received_bytes)
         return found
 
-    def explain(self, nbytes: int, collective: str = "all_reduce", dtype: Any = np.float32) -> Explanation:
+    def explain(
+        self, nbytes: int, collective: str = "all_reduce", dtype: Any = np.float32, measure: bool = False
+    ) -> Explanation:
         """What would serve a vector of ``nbytes``, why, and what the others would take.
 
         nbytes: of the whole vector. Local. Returns text to print, with fields: ``choice``, ``candidates`` (each with
         its predicted and, from a tuning file, measured seconds), ``constants``.
+
+        measure: time the candidates now, in turn, on ordinary memory (two vectors of ``nbytes`` on each rank); about
+            0.3 s, more for large vectors. A collective call then: all ranks make it alike. ``measured_s`` is the
+            median of the slowest rank's times, the same on every rank; the choice stays as it is.
+
+        Raises ``RdmaringError`` if a candidate that is timed gives wrong elements.
         """
         if collective not in COLLECTIVE_CODE:
             raise ArgumentError(f"collective is {collective!r}; accepted are {', '.join(COLLECTIVE_CODE)}")
@@ -160,7 +169,28 @@ class Communicator(Collectives, Messages):
         shape = Shape(collective, nbytes // wanted.itemsize, 0, wanted.itemsize, root=root, algorithm=forced)
         choice = choice_of(shape, self._chooser)
         found = self._chooser.candidates(collective, nbytes)
+        if measure:
+            found = self._timed(found, collective, nbytes, wanted)
         return Explanation(collective, nbytes, self._chooser, choice, found)
+
+    def _timed(self, candidates: list[Candidate], collective: str, nbytes: int, dtype: Any) -> list[Candidate]:
+        """The candidates with what each takes now. Collective."""
+        self._check_open()
+        if collective == "barrier":
+            raise ArgumentError("collective is 'barrier' with measure=True; accepted are those that move data")
+        dtype_code(dtype, "dtype")
+        # Measuring stands above the communicator: it is loaded only where it is asked for.
+        timer = import_module("rdmaring.bench.interleaved").Interleaved(self, nbytes, dtype=dtype)
+        timed = timer.times(collective, nbytes, [each.algorithm for each in candidates], MEASURE_S)
+        for each in timed:
+            if each.wrong:
+                raise RdmaringError(
+                    f"{each.algorithm} of {collective} gave {each.wrong} wrong elements on {nbytes} bytes",
+                    hint=f"see where by `rdmaring bench --collective {collective} --algorithm {each.algorithm}`",
+                    rank=self.rank,
+                    collective=collective,
+                )
+        return [replace(each, measured_s=now.median_s) for each, now in zip(candidates, timed, strict=True)]
 
     def trace(self, path: str | os.PathLike[str] | None = None, *, record_count: int = 1 << 17) -> Tracing:
         """A context manager that notes what every rank does with each slice, and when. Collective, at both ends.

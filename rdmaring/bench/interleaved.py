@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rdmaring.bench.cases import IN_PLACE, IN_PLACE_ONLY, OUT_OF_PLACE, Case
+from rdmaring.bench.cases import EQUAL_PARTS, IN_PLACE, IN_PLACE_ONLY, OUT_OF_PLACE, Case
 from rdmaring.bench.measure import batch_s, largest, sum_of
 from rdmaring.bench.operands import bind, make_operands
 from rdmaring.communicator import Communicator
@@ -39,10 +39,13 @@ class Timed:
 class Interleaved:
     """Measures on one communicator, in memory of its own."""
 
-    def __init__(self, comm: Communicator, nbytes_max: int, *, registered: bool = False) -> None:
+    def __init__(
+        self, comm: Communicator, nbytes_max: int, *, registered: bool = False, dtype: np.dtype[Any] = DTYPE
+    ) -> None:
         self._comm = comm
+        self._dtype = dtype
         make: Callable[[int, Any], Any] = comm.empty if registered else np.empty
-        self._buffers = [make(max(nbytes_max, DTYPE.itemsize), np.uint8) for _ in range(2)]
+        self._buffers = [make(max(nbytes_max, dtype.itemsize * comm.size), np.uint8) for _ in range(2)]
 
     def times(self, collective: str, nbytes: int, algorithms: Sequence[str], budget_s: float) -> list[Timed]:
         """In the order of ``algorithms``; one that is named twice is timed twice. Wrong ones have no samples."""
@@ -68,10 +71,11 @@ class Interleaved:
 
     def _case(self, collective: str, nbytes: int, algorithm: str) -> Case:
         facts = COLLECTIVES[collective]
-        count = max(1, nbytes // DTYPE.itemsize)
+        parts = self._comm.size if collective in EQUAL_PARTS else 1
+        count = max(1, nbytes // self._dtype.itemsize // parts) * parts
         places = (IN_PLACE,) if collective in IN_PLACE_ONLY or facts.reduces else (OUT_OF_PLACE,)
         op, root = "sum" if facts.reduces else None, 0 if facts.rooted else None
-        return Case(collective, algorithm, DTYPE, op, root, count, places)
+        return Case(collective, algorithm, self._dtype, op, root, count, places)
 
     def _operands(self, case: Case) -> Any:
         in_place = case.places == (IN_PLACE,)

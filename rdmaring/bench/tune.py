@@ -14,7 +14,8 @@ from rdmaring.communicator import Communicator
 from rdmaring.tuning.constants import Constants, Table, Times
 from rdmaring.tuning.fit import fit
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
+# Those with more than one algorithm: all_to_all has `direct` alone.
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter")
 
 # A machine has states that last for seconds (which cores share a cache, where the host has them; docs/decisions/0002),
 # in which other algorithms are the quickest: a cell is met in several.

@@ -47,7 +47,8 @@ Examples:
   rdmaring bench -n 2 --sizes 8:64M --json > result.json
   rdmaring bench -n 2 --tensors 1000 --sizes 64:16K:x4   1,000 arrays as one list, beside a call for each
   rdmaring bench -n 2 --plot busbw.png --csv all.csv
-  rdmaring bench -n 8 --explain --sizes 8:64M:x8     which algorithm each size gets, and why
+  rdmaring bench -n 8 --explain --sizes 8:64M:x8     which algorithm each size gets, and why; with --measure,
+                                                     what each of them takes now
   torchrun --nproc-per-node 4 --no-python rdmaring bench --sizes 1M     ranks from another launcher
 
 \b
@@ -126,7 +127,8 @@ class _KeepArguments(click.Command):
 )
 @click.option("--check/--no-check", default=True, show_default=True, help="Compare with the exact result.")
 @click.option("--all-times", is_flag=True, help="Columns for the least time and the 99th percentile, too.")
-@click.option("--explain", "explained", is_flag=True, help="Measure nothing: what would be chosen, and why.")
+@click.option("--explain", "explained", is_flag=True, help="Show what would be chosen, and why; no table.")
+@click.option("--measure", "timed", is_flag=True, help="With --explain: time the candidates (float32), too.")
 @click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
 @click.option(
     "--csv",
@@ -157,6 +159,7 @@ def command(
     out_of_place: bool,
     all_times: bool,
     explained: bool,
+    timed: bool,
     json_wanted: bool,
     csv_path: Path | None,
     plot_path: Path | None,
@@ -175,6 +178,8 @@ def command(
     except RequestError as error:
         raise click.BadParameter(str(error), param_hint=error.option) from None
     _check_outputs(csv_path, plot_path)
+    if timed and not explained:
+        raise click.UsageError("--measure: accepted with --explain only")
     if request.tensors is not None:
         _check_tensors(
             {
@@ -193,7 +198,7 @@ def command(
             if request.tensors is not None:
                 return show_tensors(comm, request, cases, as_json=json_wanted)
             if explained:
-                return show_explanations(comm, cases, as_json=json_wanted)
+                return show_explanations(comm, cases, as_json=json_wanted, measure=timed)
             if comm.rank:
                 return 1 if Bench(comm, request, cases).run().wrong else 0
             report = _measure(

@@ -12,12 +12,12 @@ from rdmaring.choice import Explanation
 from rdmaring.communicator import Communicator
 
 
-def show_explanations(comm: Communicator, cases: Cases, *, as_json: bool) -> int:
-    """On rank 0, each collective and size once. Returns the exit code."""
+def show_explanations(comm: Communicator, cases: Cases, *, as_json: bool, measure: bool) -> int:
+    """On rank 0, each collective and size once. measure: all ranks time the candidates. Returns the exit code."""
+    wanted = dict.fromkeys((case.collective, case.nbytes) for case in cases.served)
+    found = [comm.explain(nbytes, collective, measure=measure) for collective, nbytes in wanted]
     if comm.rank:
         return 0
-    wanted = dict.fromkeys((case.collective, case.nbytes) for case in cases.served)
-    found = [comm.explain(nbytes, collective) for collective, nbytes in wanted]
     if as_json:
         click.echo(json.dumps([explanation_dict(each) for each in found], indent=2))
     else:

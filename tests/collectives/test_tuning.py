@@ -201,14 +201,16 @@ def tune(*options: str) -> subprocess.CompletedProcess[str]:
 
 def test_tune_writes_a_file_that_is_used(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    asked = ("--collective", "all_reduce,broadcast", "--sizes", "8,64K", "--seconds", "1", "-o", str(path))
+    names = "all_reduce,broadcast,gather,scatter"
+    asked = ("--collective", names, "--sizes", "8,64K", "--seconds", "1", "-o", str(path))
     done = tune("-n", "2", *asked, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["nodes"] == [2]
     assert document["refused"] == []
-    assert set(document["errors"]) == {"all_reduce", "broadcast"}
+    assert set(document["errors"]) == {"all_reduce", "broadcast", "gather", "scatter"}
     cells = {(each["collective"], each["algorithm"], each["size_bytes"]) for each in document["times"]}
+    assert {(name, by, 65536) for name in ("gather", "scatter") for by in ("direct", "binomial")} <= cells
     assert {("all_reduce", "ring", 8), ("all_reduce", "direct1", 65536), ("broadcast", "tree", 8)} <= cells
     assert all(each["seconds"] > 0 for each in document["times"])
     done = tune("-n", "3", *asked)
@@ -220,11 +222,7 @@ def test_tune_writes_a_file_that_is_used(tmp_path: Path) -> None:
     assert "(measured" in ran.of(0, "text")
 
 
-def test_tune_names_a_wrong_candidate(tmp_path: Path) -> None:
-    """An algorithm whose rows leave a rank's contribution out is refused."""
-    ran = run_world(
-        2,
-        """
+SPOILED = """
         from rdmaring.bench import interleaved, tune
         real = interleaved.bind
         def spoiled(comm, case, operands, *, plan):
@@ -236,6 +234,15 @@ def test_tune_names_a_wrong_candidate(tmp_path: Path) -> None:
                 operands.result[0] += 1
             return spoil
         interleaved.bind = spoiled
+"""
+
+
+def test_tune_names_a_wrong_candidate(tmp_path: Path) -> None:
+    """An algorithm whose rows leave a rank's contribution out is refused."""
+    ran = run_world(
+        2,
+        SPOILED
+        + """
         with rr.init(timeout_s=60) as comm:
             found = tune.measure(comm, ["all_reduce"], [64, 4096], 0.2)
             say(refused=[(each.algorithm, each.nbytes, each.wrong) for each in found.refused],
@@ -255,6 +262,7 @@ def test_tune_names_a_wrong_candidate(tmp_path: Path) -> None:
         ((), "one of -n"),
         (("-n", "2", "--hosts", "a,b"), "accepted is one of them"),
         (("-n", "2", "--collective", "barrier"), "accepted are all_reduce"),
+        (("-n", "2", "--collective", "all_to_all"), "broadcast, reduce, gather, scatter"),
         (("-n", "2", "--sizes", "x"), "is no size"),
         (("--hosts", "a"), "two or more host names"),
     ],
@@ -269,6 +277,73 @@ def test_tune_help_has_examples() -> None:
     done = tune("--help")
     assert done.returncode == 0
     assert "rdmaring tune -n 8" in done.stdout and "Exit code" in done.stdout
+
+
+def test_explain_measures_the_candidates(tmp_path: Path) -> None:
+    ran = run_world(
+        3,
+        """
+        import ml_dtypes
+        with rr.init(timeout_s=60) as comm:
+            for collective in ("all_reduce", "broadcast", "reduce_scatter", "all_to_all", "gather", "scatter"):
+                for nbytes, dtype in ((8, np.float32), (70_001, ml_dtypes.bfloat16)):
+                    before = comm.explain(nbytes, collective, dtype)
+                    found = comm.explain(nbytes, collective, dtype, measure=True)
+                    assert all(each.measured_s is None for each in before.candidates)
+                    same = [(each.algorithm, each.predicted_s) for each in before.candidates]
+                    assert [(each.algorithm, each.predicted_s) for each in found.candidates] == same
+                    assert all(each.measured_s > 0 for each in found.candidates)
+                    assert found.choice == before.choice and found.count("chosen") == 1
+                    say(**{f"{collective} {nbytes}": [each.measured_s for each in found.candidates]})
+            assert comm.all_reduce(np.ones(1, np.float32))[0] == 3
+            for more in ({"collective": "barrier"}, {"dtype": np.complex64}):
+                said_error(lambda: comm.explain(8, measure=True, **more))
+        """,
+        tmp_path,
+    )
+    assert ran.code == 0, ran.output
+    for collective in ("all_reduce", "broadcast", "reduce_scatter", "all_to_all", "gather", "scatter"):
+        for nbytes in (8, 70_001):
+            key = f"{collective} {nbytes}"
+            assert ran.of(0, key) == ran.of(1, key) == ran.of(2, key), "all ranks see the same"
+    errors = [what["text"] for what in ran.said[0] if what.get("error")]
+    assert ["barrier" in errors[0], "complex64" in errors[1]] == [True, True], errors
+
+
+def test_a_wrong_candidate_is_not_explained_away(tmp_path: Path) -> None:
+    source = SPOILED + """
+        with rr.init(timeout_s=60) as comm:
+            said_error(lambda: comm.explain(4096, measure=True))
+    """
+    ran = run_world(2, source, tmp_path)
+    for rank in range(2):
+        assert ran.of(rank, "error") == "RdmaringError", ran.output
+        assert "ring of all_reduce gave 1 wrong elements on 4096 bytes" in ran.of(rank, "text")
+        assert "rdmaring bench --collective all_reduce --algorithm ring" in ran.of(rank, "hint")
+
+
+@pytest.mark.parametrize("collective", ["gather", "scatter"])
+def test_a_file_decides_of_rooted_parts(collective: str, fingerprint: Fingerprint, tmp_path: Path) -> None:
+    for quick, slow in (("direct", "binomial"), ("binomial", "direct")):
+        times = {(collective, quick): ((8, 1e-6), (1 << 20, 1e-6)), (collective, slow): ((8, 1.0), (1 << 20, 1.0))}
+        path = tmp_path / f"{quick}.json"
+        save(path, fingerprint, replace(built_in("shm", None), tables=(Table((2,), times),)))
+        ran = run_world(
+            2,
+            f"""
+            with rr.init(timeout_s=30) as comm:
+                part = np.full(5000, comm.rank + 1, np.float32)
+                comm.gather(part, root=1) if {collective!r} == "gather" else comm.scatter(
+                    np.repeat(part, 2) if comm.rank == 1 else None, root=1, out=part)
+                (native,) = [plan for shape, plan in comm._plans.items() if shape.collective == {collective!r}]
+                say(ran=native.choice.algorithm, reason=native.choice.reason)
+            """,
+            tmp_path,
+            env={"RDMARING_TUNING": str(path)},
+        )
+        for rank in range(2):
+            assert ran.of(rank, "ran") == quick, ran.output
+            assert "measured 1 us" in ran.of(rank, "reason")
 
 
 def test_bench_explains() -> None:
@@ -289,3 +364,9 @@ def test_bench_explains() -> None:
     done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0
     assert done.stdout.count("chosen") == 4 and "all_reduce of 1048576 bytes among 2 ranks: " in done.stdout
+    done = subprocess.run([*line, "--measure", "--json"], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    for each in json.loads(done.stdout):
+        assert all(one["measured_s"] > 0 for one in each["candidates"])
+    done = subprocess.run([RDMARING, "bench", "--measure"], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2 and "--measure: accepted with --explain only" in done.stderr
