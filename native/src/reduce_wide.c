@@ -127,6 +127,12 @@ static void add_block(const struct rr_wide_kind *kind, const struct rr_combine *
 	void *sum_at = sum;
 	const void *parts[2] = {as_float(kind, combine, 0, at, count, sum), NULL};
 
+	if (combine->src_count == 1) { /* a partial sum that is only passed on, or has all its parts */
+		struct rr_combine copy = {.dst = to, .dst_count = to_count, .src = parts, .src_count = 1, .count = count,
+					  .post = combine->post, .factor = combine->factor};
+		add(&copy);
+		return;
+	}
 	for (uint32_t s = 1; s < combine->src_count; s++) {
 		bool last = s + 1 == combine->src_count;
 		parts[1] = as_float(kind, combine, s, at, count, room);

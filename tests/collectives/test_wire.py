@@ -9,9 +9,9 @@ import pytest
 from nodes import FAR
 from worlds import run_world
 
-WIDE = """
+EXPECTED = """
 import ml_dtypes
-from rdmaring.chunks import aligned, even
+from rdmaring.chunks import aligned, even, intervals
 
 def vectors(n, count, dtype, seed):
     # Magnitudes far apart, so that each rounding to 16 bits shows.
@@ -33,6 +33,11 @@ def right(given, offsets, factor):
 def bits(array):
     return array.view(np.uint16)
 
+"""
+
+WIDE = (
+    EXPECTED
+    + """
 def check(comm, counts, kinds=(np.float16, ml_dtypes.bfloat16)):
     r, n = comm.rank, comm.size
     for count in counts:
@@ -65,6 +70,50 @@ with rr.init(timeout_s=60) as comm:
     assert all((piece == comm.size).all() for piece in pieces)
     say(transports=sorted({link.transport for link in comm.links}))
 """
+)
+
+# Each channel is an interval of the vector with a ring of its own.
+CHANNELS = (
+    EXPECTED
+    + """
+channels = int(os.environ["CHANNELS"])
+with rr.init(timeout_s=60, channels=channels) as comm:
+    r, n = comm.rank, comm.size
+    for count in (5, 4097, 150_003):
+        for dtype in (np.float16, ml_dtypes.bfloat16):
+            given = vectors(n, count, dtype, count)
+            offsets = intervals(count, channels, n, 2)
+            for op, factor in (("sum", 1.0), ("avg", 1.0 / n)):
+                parts = [offsets[k * n : (k + 1) * n + 1] for k in range(channels)]
+                cut = [([x[part[0] : part[-1]] for x in given], [at - part[0] for at in part]) for part in parts]
+                want = np.concatenate([right(*each, factor) for each in cut])
+                for registered in (False, True):
+                    x = comm.empty(count, dtype) if registered else np.empty(count, dtype)
+                    x[:] = given[r]
+                    comm.all_reduce(x, op=op, wire="float32")
+                    assert np.array_equal(bits(x), bits(want)), (count, dtype, op, registered)
+                    if count > 4097:
+                        widest = sum(comm.last_links[peer][0] for peer in comm.last_links)
+                        assert abs(widest - 2 * count * (3 * n - 4) / n) <= 64 * 3 * n * channels, (widest, count)
+                x = given[r].copy()
+                comm.plan_all_reduce(x, op=op, wire="float32", channels=channels)()
+                assert np.array_equal(bits(x), bits(want)), (count, dtype, op, "plan")
+            # A part is added in its own ring's order, however it is cut into channels.
+            cut = even(count, n)
+            want = right(given, cut, 1.0)[cut[r] : cut[r + 1]]
+            assert np.array_equal(bits(comm.reduce_scatter(given[r], wire="float32")), bits(want)), (count, dtype)
+    say(links=[[link.channels, link.transport] for link in comm.links])
+"""
+)
+
+
+@pytest.mark.parametrize(("world", "channels", "far"), [(3, 2, False), (4, 3, False), (2, 2, True), (3, 3, True)])
+def test_bits_in_channels(world: int, channels: int, far: bool, tmp_path: Path) -> None:
+    source = FAR + CHANNELS if far else CHANNELS
+    ran = run_world(world, source, tmp_path, env={"CHANNELS": str(channels)}, timeout_s=110)
+    assert ran.code == 0, ran.output
+    for rank in range(world):
+        assert ran.of(rank, "links") == [[channels, "tcp"] if far else [1, "shm"]] * (world - 1)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
