@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,13 +27,11 @@ from rdmaring.bench.records import Line, Report
 from rdmaring.cli import picture
 from rdmaring.cli.bench_tensors import show_tensors
 from rdmaring.cli.explain import show_explanations
-from rdmaring.cli.ranks import start_ranks
+from rdmaring.cli.progress import make_bar
+from rdmaring.cli.ranks import ARGUMENTS, KeepArguments, find_place, json_option, pin_option, start_ranks
 from rdmaring.cli.tables import BenchTable, as_json, opening_lines, printer, save_csv
 from rdmaring.errors import RdmaringError
-from rdmaring.rendezvous import RendezvousError
-from rdmaring.rendezvous.environment import detect, is_described
 
-ARGUMENTS = "rdmaring.bench.arguments"
 SIZES, SIZES_OF_TENSORS = "8:256M:x2", "64:16K:x4"
 
 EPILOG = """\b
@@ -65,15 +62,7 @@ Exit code: 0; 1 if any element was wrong or a rank failed; 2 for wrong usage.
 """
 
 
-class _KeepArguments(click.Command):
-    """Remembers its arguments as they came: the ranks get the same."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
-
-
-@click.command("bench", cls=_KeepArguments, epilog=EPILOG)
+@click.command("bench", cls=KeepArguments, epilog=EPILOG)
 @click.option("-n", "--ranks", type=click.IntRange(1, 4096), help="Start this many ranks on this machine.")
 @click.option(
     "--collective",
@@ -129,7 +118,7 @@ class _KeepArguments(click.Command):
 @click.option("--all-times", is_flag=True, help="Columns for the least time and the 99th percentile, too.")
 @click.option("--explain", "explained", is_flag=True, help="Show what would be chosen, and why; no table.")
 @click.option("--measure", "timed", is_flag=True, help="With --explain: time the candidates (float32), too.")
-@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
+@json_option
 @click.option(
     "--csv",
     "csv_path",
@@ -144,12 +133,7 @@ class _KeepArguments(click.Command):
     metavar="FILE",
     help="Draw busbw against size; the kind of picture is that of the name: .png, .svg, .pdf.",
 )
-@click.option(
-    "--pin/--no-pin",
-    default=None,
-    envvar="RDMARING_PIN",
-    help="With -n: bind rank r to CPU r mod CPUs; without either, only if ranks outnumber CPUs.",
-)
+@pin_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -172,7 +156,8 @@ def command(
     (rdmaring run, torchrun), or a world of one.
     """
     request = _request(in_place, out_of_place, **wanted)
-    world = _world(ranks)
+    place = find_place(ranks)
+    world = place.world if place is not None else ranks or 1
     try:
         cases = make_cases(request, world)
     except RequestError as error:
@@ -191,7 +176,7 @@ def command(
                 "--out-of-place": out_of_place,
             }
         )
-    if ranks is not None and not is_described(os.environ):
+    if ranks is not None and place is None:
         return start_ranks("bench", ctx.meta[ARGUMENTS], ranks, pin)
     try:
         with rdmaring.init(channels=request.channels) as comm:
@@ -246,20 +231,6 @@ def _request(
         raise click.BadParameter(str(error), param_hint=error.option) from None
 
 
-def _world(ranks: int | None) -> int:
-    """How many ranks there are or will be."""
-    try:
-        place = detect(os.environ)
-    except RendezvousError as error:
-        raise click.UsageError(f"{error}. {error.hint}") from None
-    if ranks is not None and is_described(os.environ) and ranks != place.world:
-        raise click.UsageError(
-            f"-n is {ranks}, but a launcher has started this process as rank {place.rank} of {place.world}; "
-            "leave out -n there"
-        )
-    return place.world if ranks is None else ranks
-
-
 def _check_outputs(csv_path: Path | None, plot_path: Path | None) -> None:
     """What would fail after minutes of measuring fails now."""
     for option, path in (("--csv", csv_path), ("--plot", plot_path)):
@@ -307,21 +278,7 @@ def _measure(comm: Any, request: Request, cases: Cases, table: BenchTable | None
 @contextmanager
 def _progress(total: int) -> Iterator[tuple[Any, Any]]:
     """advance(case, place), and aside(), in which to write to standard output, for a bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        auto_refresh=False,  # its thread would disturb what is measured
-        disable=not sys.stderr.isatty(),
-    )
+    bar = make_bar()
     task = bar.add_task("", total=total)
     begun = 0
 

@@ -15,7 +15,7 @@ import click
 import rdmaring
 from rdmaring._version import __version__
 from rdmaring.cli.findings import FindingsText
-from rdmaring.cli.ranks import start_ranks
+from rdmaring.cli.ranks import json_option, start_ranks
 from rdmaring.diagnose import doctor
 from rdmaring.diagnose.doctor import CHECKS, PORT_DEFAULT, Finding, Roots, State
 from rdmaring.errors import RdmaringError
@@ -60,7 +60,7 @@ examined; 2 for wrong usage. docs/DOCTOR.md tells for each check what failing me
 @click.option("--list", "listing", is_flag=True, help="List the checks.")
 @click.option("--strict", is_flag=True, help="A warning gives exit code 1, too.")
 @click.option("-v", "--verbose", is_flag=True, help="Show what was read for all checks, not only for failing ones.")
-@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
+@json_option
 def command(
     peer: str | None,
     serve: bool,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -13,16 +11,24 @@ import click
 import rdmaring
 from rdmaring.cli import heat_map
 from rdmaring.cli.links_tables import as_json, show
-from rdmaring.cli.ranks import start_ranks
+from rdmaring.cli.progress import progress
+from rdmaring.cli.ranks import (
+    ARGUMENTS,
+    KeepArguments,
+    agent_option,
+    find_place,
+    host_names,
+    hosts_option,
+    json_option,
+    pin_option,
+    start_ranks,
+)
 from rdmaring.cli.remote import start_on_hosts
-from rdmaring.diagnose.links.measure import BUDGET_S, Advance
+from rdmaring.diagnose.links.measure import BUDGET_S
 from rdmaring.diagnose.links.probe import Options, probe
 from rdmaring.diagnose.links.records import Report
 from rdmaring.errors import RdmaringError
-from rdmaring.rendezvous import RendezvousError
-from rdmaring.rendezvous.environment import detect, is_described
 
-ARGUMENTS = "rdmaring.links.arguments"
 SLOW_FOUND = 3  # the exit code
 
 EPILOG = """\b
@@ -52,27 +58,13 @@ Exit code, of rank 0: 0; 3 if a slow edge, host or rank was named; 1 if bytes ar
 """
 
 
-class _KeepArguments(click.Command):
-    """Remembers its arguments as they came: the ranks get the same."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
-
-
-@click.command("links", cls=_KeepArguments, epilog=EPILOG)
+@click.command("links", cls=KeepArguments, epilog=EPILOG)
 @click.option("-n", "--ranks", type=click.IntRange(2, 256), help="Start this many ranks on this machine.")
-@click.option("--hosts", metavar="HOST,...", help="Start one rank on each of these hosts, by the agent.")
-@click.option(
-    "--agent",
-    default="ssh",
-    show_default=True,
-    metavar="COMMAND",
-    help="With --hosts: what runs a command line on a host, as `ssh HOST COMMAND` does.",
-)
+@hosts_option
+@agent_option
 @click.option("--live", is_flag=True, help="Be a rank of the launcher that started this process.")
 @click.option("--reorder", is_flag=True, help="Show the best ring, and the setting that makes jobs use it.")
-@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
+@json_option
 @click.option(
     "--picture",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -88,12 +80,7 @@ class _KeepArguments(click.Command):
 )
 @click.option("--seed", type=click.IntRange(0, 1 << 31), default=0, show_default=True, help="Of the data sent.")
 @click.option("--parallel", is_flag=True, help="Measure pairs that have no rank in common at the same time.")
-@click.option(
-    "--pin/--no-pin",
-    default=None,
-    envvar="RDMARING_PIN",
-    help="With -n: bind rank r to CPU r mod CPUs; without either, only if ranks outnumber CPUs.",
-)
+@pin_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -115,16 +102,16 @@ def command(
     With -n it starts its ranks on this machine; with --live it is a rank of the launcher that started it
     (rdmaring run, mpirun, srun, torchrun), and all ranks of the job must run it.
     """
-    _check_place(ranks, live, hosts)
+    described = _check_place(ranks, live, hosts)
     if picture is not None:
         _check_picture(picture)
     if hosts is not None and not live:
-        return start_on_hosts("links", [*ctx.meta[ARGUMENTS], "--live"], _host_names(hosts), agent)
-    if not is_described(os.environ):
+        return start_on_hosts("links", [*ctx.meta[ARGUMENTS], "--live"], host_names(hosts), agent)
+    if not described:
         assert ranks is not None
         return start_ranks("links", ctx.meta[ARGUMENTS], ranks, pin)
     try:
-        with rdmaring.init() as comm, _progress(shown=comm.rank == 0) as advance:
+        with rdmaring.init() as comm, progress(shown=comm.rank == 0) as advance:
             sysfs = Path(os.environ.get("RDMARING_SYSFS") or "/sys")
             options = Options(seed=seed, budget_s=seconds, parallel=parallel, sys=sysfs)
             report = probe(comm, options, advance)
@@ -149,36 +136,19 @@ def _exit_code(report: Report) -> int:
     return SLOW_FOUND if report.slow else 0
 
 
-def _host_names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if len(names) < 2 or any(name.startswith("-") for name in names):
-        raise click.BadParameter(f"{text!r}: accepted are two or more host names between commas", param_hint="--hosts")
-    return names
-
-
-def _check_place(ranks: int | None, live: bool, hosts: str | None) -> None:
-    """Whether this process is to start ranks or to be one."""
-    if hosts is not None and ranks is not None:
-        raise click.UsageError("--hosts and -n: accepted is one of them")
-    try:
-        described = is_described(os.environ)
-        place = detect(os.environ)
-    except RendezvousError as error:
-        raise click.UsageError(f"{error}. {error.hint}") from None
-    if live and not described:
+def _check_place(ranks: int | None, live: bool, hosts: str | None) -> bool:
+    """Whether this process is a rank already, and not to start some."""
+    place = find_place(ranks, hosts)
+    if live and place is None:
         raise click.UsageError(
             "--live: no launcher has started this process. Start it as every rank of a job, such as "
             "`mpirun --host a,b rdmaring links --live`, or use -n for ranks on this machine"
         )
-    if described and ranks is not None and ranks != place.world:
-        raise click.UsageError(
-            f"-n is {ranks}, but a launcher has started this process as rank {place.rank} of {place.world}; "
-            "leave out -n there"
-        )
-    if not described and ranks is None and hosts is None:
+    if place is None and ranks is None and hosts is None:
         raise click.UsageError("one of -n for ranks on this machine, --hosts for others, or --live under a launcher")
-    if described and place.world < 2:
+    if place is not None and place.world < 2:
         raise click.UsageError("the job has one rank: there is no edge to measure")
+    return place is not None
 
 
 def _check_picture(path: Path) -> None:
@@ -189,29 +159,3 @@ def _check_picture(path: Path) -> None:
         heat_map.check_picture(path)
     except heat_map.PictureError as error:
         raise click.BadParameter(str(error), param_hint="--picture") from None
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Iterator[Advance]:
-    """A bar on a terminal's standard error, on rank 0."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        auto_refresh=False,  # its thread would disturb what is measured
-        disable=not (shown and sys.stderr.isatty()),
-    )
-    task = bar.add_task("", total=1)
-
-    def advance(what: str, done: int, total: int) -> None:
-        bar.update(task, description=what, completed=done, total=total, refresh=True)
-
-    with bar:
-        yield advance

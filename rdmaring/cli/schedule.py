@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from rdmaring.cli.ranks import json_option
 from rdmaring.schedule import ORDERED, SHAPED, Schedule, ScheduleError, algorithms_of, generate
 from rdmaring.schedule.collectives import COLLECTIVES
 from rdmaring.schedule.encode import decode_file, encode_file
@@ -65,7 +66,7 @@ Exit code: 0; 1 if a schedule is wrong or a file cannot be read or written; 2 fo
     help="Take the schedule from a file instead.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the algorithms of each collective.")
-@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
+@json_option
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -15,6 +15,8 @@ from rdmaring.bench.sizes import SizesError, parse_sizes
 from rdmaring.cli import simulate_options as options
 from rdmaring.cli import simulate_tables as tables
 from rdmaring.cli.picture import PictureError, check_picture
+from rdmaring.cli.progress import make_bar
+from rdmaring.cli.ranks import json_option
 from rdmaring.cli.simulate_picture import save_picture
 from rdmaring.schedule import ScheduleError
 from rdmaring.schedule.cluster import Cluster, Costs
@@ -81,7 +83,7 @@ def _preset_list() -> str:
 @click.option("--seed", type=int, default=0, show_default=True, help="Of jitter.")
 @click.option("--events", is_flag=True, help="Simulate the rows even where a closed form would do.")
 @click.option("--textbook", "textbook_wanted", is_flag=True, help="naive beside ring: why rings.")
-@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
+@json_option
 @click.option(
     "--plot",
     "plot_path",
@@ -213,18 +215,6 @@ def _show(sweep: Sweep, cells: list[Cell], source: str, lines: list[Any]) -> Non
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str], None]]:
     """A bar on a terminal, where work takes long."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    with bar:
+    with make_bar(auto_refresh=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda text: bar.update(task, description=text, advance=1)

@@ -11,13 +11,12 @@ import click
 import numpy as np
 
 import rdmaring
-from rdmaring.cli.ranks import start_ranks
+from rdmaring.cli.ranks import ARGUMENTS, json_option, keep_arguments, start_ranks
 from rdmaring.diagnose.trace import Summary, read, summarize
 from rdmaring.diagnose.trace.cost import measure
 from rdmaring.errors import RdmaringError
 from rdmaring.rendezvous.environment import is_described
 
-ARGUMENTS = "rdmaring.trace.arguments"
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 EPILOG = """\b
@@ -41,7 +40,7 @@ class _Trace(click.Group):
     """A command of its own, with subcommands; remembers its arguments: the ranks get the same."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = list(args)
+        keep_arguments(ctx, args)
         return super().parse_args(ctx, args)
 
 
@@ -68,7 +67,7 @@ def _bytes(ctx: click.Context, parameter: click.Parameter, text: str) -> int:
     help="Where the trace goes; packed where the name ends in .gz.",
 )
 @click.option("--cost", is_flag=True, help="Measure what tracing costs instead.")
-@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
+@json_option
 @click.pass_context
 def command(ctx: click.Context, /, ranks: int | None, live: bool, **wanted: Any) -> int | None:
     """Trace a few all-reduces: slices of all ranks on one time line.
@@ -128,7 +127,7 @@ def _run(
 
 @command.command("show")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE...")
-@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
+@json_option
 def show(paths: tuple[Path, ...], json_wanted: bool) -> int:
     """Print the figures of a trace.
 

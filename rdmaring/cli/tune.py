@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,25 @@ import click
 import rdmaring
 from rdmaring._version import __version__
 from rdmaring.bench.sizes import SizesError, format_bytes, parse_sizes
-from rdmaring.bench.tune import COLLECTIVES, Advance, Measured, best_of, errors, measure, rows_of, with_tables
+from rdmaring.bench.tune import COLLECTIVES, Measured, best_of, errors, measure, rows_of, with_tables
 from rdmaring.choice import time_text
-from rdmaring.cli.ranks import start_ranks
+from rdmaring.cli.progress import progress
+from rdmaring.cli.ranks import (
+    ARGUMENTS,
+    KeepArguments,
+    agent_option,
+    find_place,
+    host_names,
+    hosts_option,
+    json_option,
+    pin_option,
+    start_ranks,
+)
 from rdmaring.cli.remote import start_on_hosts
 from rdmaring.errors import ArgumentError, RdmaringError
-from rdmaring.rendezvous import RendezvousError
-from rdmaring.rendezvous.environment import detect, is_described
 from rdmaring.tuning.constants import KINDS, Constants, Table
 from rdmaring.tuning.file import costs_dict, default_path, load, merged, save
 
-ARGUMENTS = "rdmaring.tune.arguments"
 SIZES = "8:64M:x4,64M"
 WRONG_FOUND = 3  # the exit code
 
@@ -49,24 +55,10 @@ usage.
 """
 
 
-class _KeepArguments(click.Command):
-    """Remembers its arguments as they came: the ranks get the same."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
-
-
-@click.command("tune", cls=_KeepArguments, epilog=EPILOG)
+@click.command("tune", cls=KeepArguments, epilog=EPILOG)
 @click.option("-n", "--ranks", type=click.IntRange(2, 4096), help="Start this many ranks on this machine.")
-@click.option("--hosts", metavar="HOST,...", help="Start one rank on each of these hosts, by the agent.")
-@click.option(
-    "--agent",
-    default="ssh",
-    show_default=True,
-    metavar="COMMAND",
-    help="With --hosts: what runs a command line on a host, as `ssh HOST COMMAND` does.",
-)
+@hosts_option
+@agent_option
 @click.option(
     "--collective",
     default=",".join(COLLECTIVES),
@@ -90,13 +82,8 @@ class _KeepArguments(click.Command):
     help="Default: rdmaring/tuning.json in the user's configuration folder.",
 )
 @click.option("--fresh", is_flag=True, help="Keep nothing of a file that is there already.")
-@click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
-@click.option(
-    "--pin/--no-pin",
-    default=None,
-    envvar="RDMARING_PIN",
-    help="With -n: bind rank r to CPU r mod CPUs; without either, only if ranks outnumber CPUs.",
-)
+@json_option
+@pin_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -120,12 +107,12 @@ def command(
     path = output or default_path(os.environ)
     described = _check_place(ranks, hosts)
     if not described and hosts is not None:
-        return start_on_hosts("tune", ctx.meta[ARGUMENTS], _host_names(hosts), agent)
+        return start_on_hosts("tune", ctx.meta[ARGUMENTS], host_names(hosts), agent)
     if not described:
         assert ranks is not None
         return start_ranks("tune", ctx.meta[ARGUMENTS], ranks, pin)
     try:
-        with rdmaring.init(tuning="", probe=False) as comm, _progress(shown=comm.rank == 0) as advance:
+        with rdmaring.init(tuning="", probe=False) as comm, progress(shown=comm.rank == 0) as advance:
             measured = measure(comm, names, nbytes, seconds, advance)
             if comm.rank:
                 return 0  # a launcher would end rank 0, which still writes, when another rank fails
@@ -186,31 +173,14 @@ def _sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _host_names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if len(names) < 2 or any(name.startswith("-") for name in names):
-        raise click.BadParameter(f"{text!r}: accepted are two or more host names between commas", param_hint="--hosts")
-    return names
-
-
 def _check_place(ranks: int | None, hosts: str | None) -> bool:
     """Whether this process is a rank already."""
-    if hosts is not None and ranks is not None:
-        raise click.UsageError("--hosts and -n: accepted is one of them")
-    try:
-        described, place = is_described(os.environ), detect(os.environ)
-    except RendezvousError as error:
-        raise click.UsageError(f"{error}. {error.hint}") from None
-    if described and ranks is not None and ranks != place.world:
-        raise click.UsageError(
-            f"-n is {ranks}, but a launcher has started this process as rank {place.rank} of {place.world}; "
-            "leave out -n there"
-        )
-    if not described and ranks is None and hosts is None:
+    place = find_place(ranks, hosts)
+    if place is None and ranks is None and hosts is None:
         raise click.UsageError("one of -n for ranks on this machine, --hosts for others, or a launcher")
-    if described and place.world < 2:
+    if place is not None and place.world < 2:
         raise click.UsageError("the job has one rank: there is nothing to choose")
-    return described
+    return place is not None
 
 
 # ---- what is shown ----
@@ -248,30 +218,3 @@ def _document(
         ],
         "refused": [asdict(each) for each in measured.refused],
     }
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Iterator[Advance]:
-    """A bar on a terminal's standard error, on rank 0."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        auto_refresh=False,  # its thread would disturb what is measured
-        disable=not (shown and sys.stderr.isatty()),
-    )
-    task = bar.add_task("", total=1)
-
-    def advance(what: str, done: int, total: int) -> None:
-        bar.update(task, description=what, completed=done, total=total, refresh=True)
-
-    with bar:
-        yield advance

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from worlds import run_world
+from worlds import Ran, run_world
 
 WORLDS = [2, 3, 4, 5, 8]
 
@@ -35,12 +35,19 @@ def array(values, registered):
 """
 
 
+def run_cases(world: int, source: str, tmp_path: Path, env: dict[str, str] | None = None) -> Ran:
+    """Every rank goes through all of ``source``."""
+    ran = run_world(world, COMMON + source + "\nsay(through=True)\n", tmp_path, env=env, timeout_s=110)
+    assert ran.code == 0, ran.output
+    assert all(ran.of(rank, "through") for rank in range(world))
+    return ran
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_all_reduce(world: int, tmp_path: Path) -> None:
-    ran = run_world(
+    ran = run_cases(
         world,
-        COMMON
-        + """
+        """
 cases = 0
 for algorithm in ("biring", "tree", "halving"):
     for n in (0, 1, 2 * N + 1, 4097, 70001):
@@ -67,19 +74,16 @@ for algorithm in ("biring", "tree", "halving"):
 say(cases=cases)
 """,
         tmp_path,
-        timeout_s=110,
     )
-    assert ran.code == 0, ran.output
     assert [ran.of(rank, "cases") for rank in range(world)] == [3 * 9 * 2 * 2] * world
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_parts_of_any_size(world: int, tmp_path: Path) -> None:
     """reduce_scatter and all_gather: even, uneven, empty parts, and a vector so large that scratch goes in rounds."""
-    ran = run_world(
+    run_cases(
         world,
-        COMMON
-        + """
+        """
 cuts = [[r % 2 * 3 + 1 for r in range(N)], [0 if r % 3 == 1 else 900 + r for r in range(N)], [0] * (N - 1) + [4097]]
 cuts += [[n.size for n in np.array_split(np.zeros(count), N)] for count in (0, 1, 300_000 * N + 1 if N == 3 else N + 1)]
 for counts in cuts:
@@ -102,21 +106,16 @@ for counts in cuts:
                 whole[mine] = part
                 comm.all_gather(whole[mine], out=whole, counts=counts, algorithm=algorithm)
                 same(whole, total(n, dtype), f"all_gather in place by {algorithm} " + what)
-say(ok=True)
 """,
         tmp_path,
-        timeout_s=110,
     )
-    assert ran.code == 0, ran.output
-    assert all(ran.of(rank, "ok") for rank in range(world))
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_rooted(world: int, tmp_path: Path) -> None:
-    ran = run_world(
+    run_cases(
         world,
-        COMMON
-        + """
+        """
 for algorithm in ("tree", "binomial"):
     for n in (0, 1, 4097, 700_001 if N == 5 else 333):  # a cell of scratch above 1 MiB: in rounds
         for dtype in DTYPES if n == 4097 else DTYPES[:1]:
@@ -130,23 +129,18 @@ for algorithm in ("tree", "binomial"):
                     assert comm.reduce(x, root=root, algorithm=algorithm) is x
                     wanted = total(n, dtype) if R == root else vectors(n, dtype)[R].astype(np.float64)
                     same(x, wanted, "reduce " + what)
-say(ok=True)
 """,
         tmp_path,
-        timeout_s=110,
     )
-    assert ran.code == 0, ran.output
-    assert all(ran.of(rank, "ok") for rank in range(world))
 
 
 def test_bits_are_the_same_on_all_ranks_and_from_any_memory(tmp_path: Path) -> None:
     """They depend on the schedule and the chunk bounds alone: slots of any size, peers' memory, registered memory."""
     hashes = set()
     for slot_bytes, cma in (("4096", "0"), ("65536", "1")):
-        ran = run_world(
+        ran = run_cases(
             5,
-            COMMON
-            + """
+            """
 data = np.random.default_rng(R).standard_normal(123_457).astype(np.float32)
 found = []
 for algorithm in ("biring", "tree", "halving"):
@@ -159,31 +153,26 @@ say(found=found)
             tmp_path,
             env={"RDMARING_SLOT_BYTES": slot_bytes, "RDMARING_CMA": cma},
         )
-        assert ran.code == 0, ran.output
         hashes |= {tuple(ran.of(rank, "found")) for rank in range(5)}
     assert len(hashes) == 1
 
 
 def test_memory_freed_as_soon_as_a_rank_is_through(tmp_path: Path) -> None:
     """A rank with nothing to send to another may be through, and free its array, before that one has begun."""
-    ran = run_world(
+    run_cases(
         4,
         """
-        comm = rr.init(timeout_s=60)
-        for turn in range(30):
-            x = comm.empty(3, np.float32)  # the last rank's chunk of three elements is empty
-            x[:] = comm.rank + turn
-            comm.all_reduce(x, algorithm="direct")
-            assert (x == 6 + 4 * turn).all(), (turn, x)
-            del x
-            y = comm.empty(3, np.float32)
-            y[:] = comm.rank
-            comm.reduce(y, root=turn % 4, algorithm="binomial")
-            assert (y == (6 if comm.rank == turn % 4 else comm.rank)).all(), (turn, y)
-            del y
-        say(ok=True)
-        """,
+for turn in range(30):
+    x = comm.empty(3, np.float32)  # the last rank's chunk of three elements is empty
+    x[:] = R + turn
+    comm.all_reduce(x, algorithm="direct")
+    assert (x == 6 + 4 * turn).all(), (turn, x)
+    del x
+    y = comm.empty(3, np.float32)
+    y[:] = R
+    comm.reduce(y, root=turn % 4, algorithm="binomial")
+    assert (y == (6 if R == turn % 4 else R)).all(), (turn, y)
+    del y
+""",
         tmp_path,
     )
-    assert ran.code == 0, ran.output
-    assert all(ran.of(rank, "ok") for rank in range(4))

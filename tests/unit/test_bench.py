@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from corrupting import Corrupting
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -297,22 +298,6 @@ def test_a_world_of_one(comm: Any, ways: dict[str, Any]) -> None:
             assert 0 < cell.min_us <= cell.median_us <= cell.p99_us <= cell.max_us
             assert (cell.samples, cell.calls, cell.wrong) == (3, 2, 0)
             assert cell.algbw_gb_s == pytest.approx(line.case.nbytes / cell.median_us / 1e3)
-
-
-class Corrupting:
-    """A communicator that flips a bit of one element of every all_reduce of float32."""
-
-    def __init__(self, comm: Any) -> None:
-        self._comm = comm
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._comm, name)
-
-    def all_reduce(self, x: Any, out: Any = None, **more: Any) -> Any:
-        result = self._comm.all_reduce(x, out, **more)
-        if result.dtype == np.float32:
-            result.view(np.uint32)[result.size // 2] ^= 1
-        return result
 
 
 def test_a_corrupted_result_is_counted(comm: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from corrupting import Corrupting
 
 import rdmaring as rr
 from rdmaring.bench import accuracy, data
@@ -99,29 +100,13 @@ def comm() -> Iterator[Any]:
         yield made
 
 
-class Flipping:
-    """A communicator that flips the last bit of one element of every all_reduce of float32."""
-
-    def __init__(self, comm: Any) -> None:
-        self._comm = comm
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._comm, name)
-
-    def all_reduce(self, x: Any, out: Any = None, **more: Any) -> Any:
-        result = self._comm.all_reduce(x, out, **more)
-        if result.dtype == np.float32:
-            result.view(np.uint32)[result.size // 2] ^= 1
-        return result
-
-
 def quick(**given: Any) -> Request:
     return make_request(**{"sizes": "8K", "samples": 1, "warmup": 0, "batch": 1, **given})
 
 
 def test_one_bit_is_one_ulp_and_what_is_not_checked_has_no_error(comm: Any) -> None:
     request = quick(dtypes="float32,float64,int8", ops="sum,max")
-    for line in Bench(Flipping(comm), request, make_cases(request, 1)).run().lines:  # type: ignore[arg-type]
+    for line in Bench(Corrupting(comm), request, make_cases(request, 1)).run().lines:  # type: ignore[arg-type]
         wanted = 1 if line.case.dtype == np.float32 else 0
         assert [cell.error_ulp for cell in line.cells.values()] == [wanted, wanted], line
     request = quick(check=False)
