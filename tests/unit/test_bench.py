@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corrupting import Corrupting
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.corrupting import Corrupting
 
 import rdmaring as rr
 from rdmaring.bench import data

@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from corrupting import Corrupting
+from unit.corrupting import Corrupting
 
 import rdmaring as rr
 from rdmaring.bench import accuracy, data
