@@ -61,8 +61,21 @@ def inputs_of(case: Case) -> list[np.ndarray[Any, Any]]:
     return [rng.integers(-9, 10, case.count).astype(case.dtype) for _ in range(case.world)]
 
 
-def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
-    """Status, the simulator's result, every rank's output in vector coordinates, the chunk table."""
+@dataclass
+class World:
+    """What C is given for a case, and what keeps it alive."""
+
+    plan: Any
+    table: Any
+    rows: list[Any]
+    given: list[np.ndarray[Any, Any]]
+    outputs: list[np.ndarray[Any, Any]]  # in vector coordinates
+    offsets: list[int]
+    input_addresses: list[Any]
+    output_addresses: list[Any]
+
+
+def prepared(case: Case) -> World:
     schedule = generate(
         case.collective,
         case.algorithm,
@@ -80,7 +93,6 @@ def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
         cut = chunks.pieces(offsets, case.channels, size)
     else:
         cut = chunks.intervals(case.count, case.channels, len(offsets) - 1, size, schedule.weights)
-    spec = ffi.new("rr_sim_spec *", {"kill_rank": -1, "slot_bytes": 8192, "slot_count": 2, "operations": 1, **case.sim})
     plan = ffi.new("rr_plan_spec *")
     plan.collective = COLLECTIVE_CODE[case.collective]
     plan.dtype = CODE_BY_NAME[case.dtype]
@@ -113,14 +125,24 @@ def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
         starts_in = [offsets[r * case.world] for r in range(case.world)]
     if case.collective == "broadcast":
         outputs = given
-    result = ffi.new("rr_sim_result *")
-    status = lib.rr_sim_run(
-        case.world,
-        spec,
+    return World(
         plan,
+        table,
         rows,
+        given,
+        outputs,
+        offsets,
         [address(x, b) for x, b in zip(given, starts_in, strict=True)],
         [address(x, b) for x, b in zip(outputs, starts_out, strict=True)],
-        result,
     )
-    return status, result, outputs, offsets
+
+
+def run(case: Case) -> tuple[int, Any, list[np.ndarray[Any, Any]], list[int]]:
+    """Status, the simulator's result, every rank's output in vector coordinates, the chunk table."""
+    world = prepared(case)
+    spec = ffi.new("rr_sim_spec *", {"kill_rank": -1, "slot_bytes": 8192, "slot_count": 2, "operations": 1, **case.sim})
+    result = ffi.new("rr_sim_result *")
+    status = lib.rr_sim_run(
+        case.world, spec, world.plan, world.rows, world.input_addresses, world.output_addresses, result
+    )
+    return status, result, world.outputs, world.offsets

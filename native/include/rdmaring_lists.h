@@ -1,0 +1,152 @@
+/*
+ * rdmaring_lists.h - plans as lists of operations on streams: on CUDA, and by themselves for tests.
+ *
+ * A list is a plan's rows in one order that all ranks share, made once and emitted at every call with the same operations:
+ * waits for flags, copies, kernels, flags. rdmaring/schedule/enqueue_proof.py proves the order for a schedule. Threads,
+ * status and memory as rdmaring.h says.
+ */
+#ifndef RDMARING_LISTS_H
+#define RDMARING_LISTS_H
+
+#include "rdmaring.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* [cdef-begin] what stands between these marks is also what Python sees */
+
+/* ---- lists by themselves: its lists, and their execution in a seeded order ---- */
+
+/* What may be planted in the lists: each must be found. */
+typedef enum rr_enqueue_fault {
+	RR_FAULT_NONE = 0,
+	RR_FAULT_READY_UNAWAITED = 1,  /* a receive does not wait for its data */
+	RR_FAULT_CREDIT_UNAWAITED = 2, /* a send does not wait for its slot */
+	RR_FAULT_FLAG_KEPT = 3,        /* a flag is not reset after the wait */
+	RR_FAULT_PASS_UNAWAITED = 4,   /* a send does not wait for the pass that makes its bytes */
+	RR_FAULT_INPUT_UNAWAITED = 5,  /* nor for the caller's input */
+	RR_FAULT_OUTPUT_UNAWAITED = 6, /* the caller does not wait for a stream */
+	RR_FAULT_EARLY_CREDIT = 7,     /* a slot is given back before it is read */
+	RR_FAULT_EARLY_READY = 8,      /* a slot is announced before it is filled */
+	RR_FAULT_SEND_UNAWAITED = 9,   /* a pass does not wait for the send whose bytes it overwrites */
+	RR_FAULT_RECEIVES_FIRST = 10   /* everywhere: shows where all streams share one queue */
+} rr_enqueue_fault;
+
+typedef struct rr_enqueue_sim_spec {
+	uint64_t seed;
+	uint64_t slot_bytes;
+	uint32_t slot_count;
+	uint32_t channels;   /* links an edge, each with two streams; 0: one */
+	uint32_t operations; /* the list is emitted so many times; 0: once */
+	uint32_t one_queue;  /* 1: all streams of a rank share one queue */
+	int32_t fault;       /* rr_enqueue_fault */
+	uint32_t fault_at;   /* which of its possible places, counted over all ranks */
+} rr_enqueue_sim_spec;
+
+typedef struct rr_enqueue_sim_result {
+	uint64_t calls;        /* on streams, of all ranks and operations */
+	uint64_t copied_bytes; /* into slots */
+	uint64_t fault_places; /* how many places the fault has */
+	uint64_t races;        /* accesses that neither flags nor events order, and signals lost */
+	int32_t stuck_rank;    /* of a deadlock, else -1 */
+	char race[256];        /* the first one */
+} rr_enqueue_sim_result;
+
+/*
+ * Records the lists of all ranks and executes them in this thread; arguments as of rr_sim_run(), but every operation
+ * reads the inputs anew. RR_ERR_TIMEOUT: a deadlock. RR_ERR_PROTOCOL: a list differs between calls.
+ */
+RR_API rr_status rr_enqueue_sim_run(int32_t world, const rr_enqueue_sim_spec *spec, const rr_plan_spec *plan_spec,
+				    const rr_schedule *const *schedules, void *const *inputs, void *const *outputs,
+				    rr_enqueue_sim_result *out);
+
+/* One item of a rank's list. */
+typedef struct rr_enqueue_listed {
+	uint32_t round;
+	uint32_t row;
+	uint32_t slice;
+	int32_t send;    /* of the row's sends; -1: the pass */
+	uint32_t stream; /* 2 * channel, plus 1 of a send */
+	uint32_t after_count;
+	uint32_t after[8]; /* earlier items of other streams that it waits for */
+} rr_enqueue_listed;
+
+/* The items of one rank in their order. RR_ERR_ARGUMENT: there are more than `room`. */
+RR_API rr_status rr_enqueue_list(int32_t rank, int32_t world, uint64_t slot_bytes, uint32_t channels,
+				 const rr_plan_spec *spec, rr_enqueue_listed *out, uint64_t room, uint64_t *count);
+
+/* ---- a plan as one list on CUDA streams, between ranks that map each other's GPU memory ---- */
+
+/*
+ * Each rank has a block of GPU memory that the others map (cuIpcOpenMemHandle): slots and flags of all its edges, laid out
+ * alike everywhere. slot_bytes is a multiple of 4096.
+ */
+typedef struct rr_cuda_block {
+	uint32_t world;
+	uint32_t channels;   /* links an edge, each with two streams */
+	uint32_t slot_count; /* of a link */
+	uint32_t reserved;
+	uint64_t slot_bytes;
+} rr_cuda_block;
+
+/* Bytes of one rank's block; 0: a member is out of range. */
+RR_API uint64_t rr_cuda_block_bytes(const rr_cuda_block *block);
+/*
+ * Set this rank's own block to the state before the first list: waits until that is done. All ranks call it before any of
+ * them emits, and again before lists are used after an abort.
+ */
+RR_API rr_status rr_cuda_block_reset(rr_cuda *cuda, void *context, const rr_cuda_block *block, uint64_t address);
+
+typedef struct rr_cuda_list rr_cuda_list;
+
+typedef struct rr_cuda_list_spec {
+	rr_cuda *cuda;         /* stays until rr_cuda_list_free(); with memory operations on streams */
+	void *context;         /* CUcontext; likewise */
+	int32_t rank;
+	int32_t world;
+	const rr_plan_spec *plan; /* not kept. mailbox and paired are refused */
+	const rr_cuda_block *block;
+	const uint64_t *blocks; /* [world] each rank's block as this process maps it; only those of peers in the schedule are used */
+	void *kernel;           /* CUfunction rr_<redop>_<dtype>; NULL where nothing is combined or scaled */
+	uint32_t blocks_max;    /* of one launch; 0: 256 */
+	uint32_t copied_flags;  /* 1: peers' flags are written by copies of 4 bytes, 0: by memory operations */
+} rr_cuda_list_spec;
+
+typedef struct rr_cuda_list_facts {
+	uint64_t scratch_bytes; /* of GPU memory that rr_cuda_list_emit() needs */
+	uint64_t items;         /* passes and sends */
+	uint64_t events;
+	uint64_t streams;
+	uint64_t calls;         /* to the driver, since it was made */
+	uint64_t emitted;       /* lists */
+} rr_cuda_list_facts;
+
+/*
+ * Local. Ranks must have agreed on the plan before they emit: nothing compares it afterwards. Lists that share a block
+ * are emitted in the same order on all ranks, each behind the one before in stream order.
+ */
+RR_API rr_status rr_cuda_list_create(const rr_cuda_list_spec *spec, rr_cuda_list **out);
+RR_API rr_status rr_cuda_list_facts_of(const rr_cuda_list *list, rr_cuda_list_facts *out);
+/*
+ * Append the list behind what is in `stream` now; `stream` goes on behind it. Does not block, allocates nothing, and makes
+ * the same calls each time: it may be captured. input, output, scratch: GPU addresses of the parts of the vector
+ * that this rank holds, in use until `stream` has come past the list. One thread at a time.
+ */
+RR_API rr_status rr_cuda_list_emit(rr_cuda_list *list, uint64_t input, uint64_t output, uint64_t scratch, void *stream);
+/* RR_AGAIN: what was emitted last has not ended. Not of lists that were captured. */
+RR_API rr_status rr_cuda_list_ended(rr_cuda_list *list);
+/*
+ * Release every wait of what was emitted, by a stream of its own, until all has ended or timeout_ns is over: then
+ * RR_ERR_TIMEOUT. Results are worthless afterwards, and the blocks of all ranks want a reset.
+ */
+RR_API rr_status rr_cuda_list_abort(rr_cuda_list *list, uint64_t timeout_ns);
+/* RR_ERR_ARGUMENT while what was emitted has not ended; abort it first. */
+RR_API rr_status rr_cuda_list_free(rr_cuda_list *list);
+
+/* [cdef-end] */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

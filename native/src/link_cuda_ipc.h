@@ -1,0 +1,35 @@
+/*
+ * link_cuda_ipc.h - edges inside a node over GPU memory that ranks map from each other by IPC handles.
+ *
+ * Each rank has one block, opened by the others:
+ *
+ *   ready flags | credit flags | slots, each [channel][peer][slot]
+ *
+ * A rank's block has the slots and ready flags of the links to it, and the credit flags of its links out. Whoever sets
+ * up the block (Python) makes and opens handles; here are only addresses. The links are ENQUEUED only: no host word
+ * joins them.
+ */
+#ifndef RR_LINK_CUDA_IPC_H
+#define RR_LINK_CUDA_IPC_H
+
+#include <stdbool.h>
+
+#include "enqueued.h"
+#include "rdmaring_lists.h"
+
+/* Flags of a block, of either kind. */
+static inline uint64_t rr_cuda_ipc_flag_count(const rr_cuda_block *block)
+{
+	return (uint64_t)block->channels * block->world * block->slot_count;
+}
+
+/* Where the slots begin. */
+uint64_t rr_cuda_ipc_slots_offset(const rr_cuda_block *block);
+rr_status rr_cuda_ipc_check(const rr_cuda_block *block);
+/*
+ * The edge between `rank` and `peer` in one channel. ours, theirs: addresses of the two blocks as this rank maps them.
+ */
+void rr_cuda_ipc_edge(const rr_cuda_block *block, int32_t rank, int32_t peer, uint32_t channel, uint64_t ours,
+		      uint64_t theirs, struct rr_enqueued_link *out, struct rr_enqueued_link *in);
+
+#endif
