@@ -17,6 +17,7 @@ from rdmaring import chunks
 from rdmaring._native import check as check_status
 from rdmaring._native import ffi, lib
 from rdmaring.buffers import CODE_BY_NAME
+from rdmaring.cuda import kernels
 from rdmaring.plan import COLLECTIVE_CODE
 from rdmaring.schedule import generate
 from rdmaring.schedule.encode import encode_rank
@@ -70,6 +71,7 @@ class Rank:
         given = json.loads(case)
         self.rank, self.world, self.count = int(rank), given["world"], given["count"]
         self.collective, self.root = given["collective"], given.get("root")
+        self.reduces = self.collective in ("all_reduce", "reduce")
         self.meeting = Meeting(Path(folder), self.rank, self.world)
         self.context = ffi.cast("void *", int(context(self.rank % given.get("devices", 1))))
         self.cuda = open_table()
@@ -115,6 +117,10 @@ class Rank:
         spec.plan, spec.blocks = kept
         spec.block = self.block
         spec.copied_flags = given.get("copied_flags", 0)
+        if self.reduces:
+            self.module = check(driver.cuModuleLoadData(kernels.cubin("int64", (9, 0))))
+            found = check(driver.cuModuleGetFunction(self.module, kernels.name("sum", "int64").encode()))
+            spec.kernel = ffi.cast("void *", int(found))
         out = ffi.new("rr_cuda_list **")
         status = lib.rr_cuda_list_create(spec, out)
         lib.rr_schedule_free(rows[0])
@@ -152,6 +158,7 @@ class Buffers:
         self.stream = check(driver.cuStreamCreate(1))
         self.handle = ffi.cast("void *", int(self.stream))
         self.memory = allocate(8 * at.count)
+        self.scratch = allocate(at.facts().scratch_bytes)
         gathers = at.collective == "all_gather"
         self.part = slice(at.offsets[at.rank], at.offsets[at.rank + 1]) if gathers else slice(0, at.count)
 
@@ -165,7 +172,7 @@ class Buffers:
 
     def emit(self) -> None:
         source = self.memory + 8 * self.part.start
-        check_status(lib.rr_cuda_list_emit(self.at.list, source, self.memory, 0, self.handle))
+        check_status(lib.rr_cuda_list_emit(self.at.list, source, self.memory, self.scratch, self.handle))
 
     def compare(self, call: int) -> None:
         at, whole = self.at, np.empty(self.at.count, np.int64)
@@ -174,6 +181,10 @@ class Buffers:
         if at.collective == "all_gather":
             parts = [slice(a, b) for a, b in pairwise(at.offsets)]
             want = np.concatenate([vector(rank, at.count, call)[part] for rank, part in enumerate(parts)])
+        elif at.reduces:
+            if at.root not in (None, at.rank):
+                return  # only the root gets the sum
+            want = np.sum([vector(rank, at.count, call) for rank in range(at.world)], axis=0)
         else:
             want = vector(at.root or 0, at.count, call)
         np.testing.assert_array_equal(whole, want)

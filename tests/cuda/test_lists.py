@@ -1,7 +1,4 @@
-"""Lists on streams between processes, on the simulated driver: IPC memory, flags by memory operations, events.
-
-Passes that combine are not here: engine/test_enqueue.py runs the same lists with the CPU's passes.
-"""
+"""Lists on streams between processes, on the simulated driver: IPC memory, flags, kernels, events, capture."""
 
 from __future__ import annotations
 
@@ -51,6 +48,8 @@ def _without_seed(settings: dict[str, Any]) -> dict[str, Any]:
 CASES = [
     {"collective": "all_gather", "algorithm": "ring", "world": 3, "count": 3 * 5 * 512 + 7, "slots": 2},
     {"collective": "all_gather", "algorithm": "direct", "world": 2, "count": 9000, "slots": 1, "copied_flags": 1},
+    {"collective": "all_reduce", "algorithm": "ring", "world": 3, "count": 3 * 5 * 512 + 7, "slots": 2},
+    {"collective": "reduce", "algorithm": "binomial", "world": 4, "count": 3000, "slots": 1, "root": 1},
     {"collective": "broadcast", "algorithm": "tree", "world": 4, "count": 6001, "slots": 3, "root": 2, "devices": 2},
 ]
 
@@ -61,7 +60,7 @@ def test_what_every_rank_gets(case: dict[str, Any], one_queue: bool, tmp_path: P
     start("run", tmp_path, case, devices=case.get("devices", 1), one_queue=one_queue)
 
 
-@pytest.mark.parametrize("case", CASES[:2], ids=lambda case: f"{case['collective']}-{case['algorithm']}")
+@pytest.mark.parametrize("case", CASES[1:3], ids=lambda case: f"{case['collective']}-{case['algorithm']}")
 def test_a_captured_list_is_replayed(case: dict[str, Any], tmp_path: Path) -> None:
     start("replay", tmp_path, case)
 
