@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rdmaring.schedule.cluster import Costs, Shape
+from rdmaring.schedule.cost_hierarchical import NODES_DIRECT_MAX
 from rdmaring.schedule.cost_model import Model
 
 AGREEMENT = 0.02  # relative
 TREE_RANKS_MAX = 16
+SLIGHT = 0.02  # of a latency: what a hop may be longer without being seen
 
 Rule = Callable[["_Case"], str | None]
 
@@ -56,25 +58,34 @@ class _Case:
         """Of rows that have one of so many parts of the vector."""
         return None if self.nbytes / parts / self.model.channels <= self.model.costs.slice_bytes else SLICED
 
-    def keeps_up(self, parts: float, adds: int = 1) -> str | None:
-        """A processor adds, or copies, and sends a slice on before the next one is there."""
-        if self.one_slice(parts) is None:
+    def keeps_up(self, parts: float, adds: int = 1, sliced: bool = True) -> str | None:
+        """A processor adds, or copies, and sends a slice on before the next one is there.
+
+        sliced: it matters only for rows of several slices; else the additions of one must be too short to be seen.
+        """
+        if sliced and self.one_slice(parts) is None:
             return None
         nbytes = self.nbytes / parts
         size = nbytes / self.model.slices(nbytes)
         for far in self.model.levels():
             level = self.model.level(far)
-            if self.model.work(size, adds, 2 - adds, level.cpu_s_per_byte) > size * level.s_per_byte:
+            slow = self.model.work(size, adds, 2 - adds, level.cpu_s_per_byte) - size * level.s_per_byte
+            if not sliced and self.one_slice(parts) is None:  # only where additions are too short to be seen
+                slow = self.model.work(size, adds, 0, level.cpu_s_per_byte) - SLIGHT * level.latency_s
+            if slow > 0:
                 return SLOW_PROCESSOR
         return None
 
 
 def _ring(case: _Case) -> str | None:
-    return case.even() or case.keeps_up(case.ranks)
+    if case.one_level() is None:
+        return case.keeps_up(case.ranks)
+    return case.even() or case.keeps_up(case.ranks, sliced=False)
 
 
-def _direct(case: _Case) -> str | None:
-    return case.one_level() or case.keeps_up(case.ranks)
+def _direct_once(case: _Case) -> str | None:
+    """Of several slices the later ones share ports and processors with what becomes of the first."""
+    return case.one_level() or case.one_slice(case.ranks)
 
 
 def _one_level(case: _Case) -> str | None:
@@ -88,21 +99,23 @@ def _few_steps(case: _Case) -> str | None:
 def _hierarchical(case: _Case) -> str | None:
     shape = case.model.shape
     if shape.largest == 1:
-        return case.keeps_up(1 if shape.nodes == 2 else case.ranks)
+        if shape.nodes == 2:
+            return case.keeps_up(1)
+        return _direct_once(case) if shape.nodes <= NODES_DIRECT_MAX else _ring(case)
     if shape.nodes == 2:  # they swap sums
         return case.even() or case.keeps_up(shape.largest)
-    return _direct(case) if shape.nodes == 1 else ALWAYS
+    return _direct_once(case) if shape.nodes == 1 else ALWAYS
 
 
 RULES: dict[tuple[str, str], Rule] = {
     ("all_reduce", "ring"): _ring,
     ("all_reduce", "halving"): _few_steps,
     ("all_reduce", "tree"): lambda case: _few_steps(case) or (ALWAYS if case.ranks > TREE_RANKS_MAX else None),
-    ("all_reduce", "direct"): _direct,
+    ("all_reduce", "direct"): _direct_once,
     ("all_reduce", "direct1"): lambda case: case.one_level() or case.keeps_up(1),
     ("all_reduce", "hierarchical"): _hierarchical,
-    ("reduce_scatter", "ring"): _ring,
-    ("reduce_scatter", "direct"): _direct,
+    ("reduce_scatter", "ring"): lambda case: _ring(case) or case.one_slice(case.ranks),
+    ("reduce_scatter", "direct"): _direct_once,
     ("all_gather", "ring"): lambda case: case.even(),
     ("all_gather", "direct"): lambda case: case.one_level() or case.keeps_up(case.ranks, 0),
     ("all_gather", "doubling"): _few_steps,
@@ -114,7 +127,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("reduce", "binomial"): lambda case: case.one_level() or case.power_of_two() or case.one_slice(1),
     ("all_to_all", "direct"): _one_level,
     ("gather", "direct"): lambda case: case.into_one(),
-    ("scatter", "direct"): _one_level,
+    ("scatter", "direct"): _direct_once,
 }
 
 
