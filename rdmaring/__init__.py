@@ -150,16 +150,11 @@ def init(
     """
     from dataclasses import replace
 
-    from rdmaring import group, settings
+    from rdmaring import group
     from rdmaring.communicator import Communicator
 
-    chosen = settings.read(os.environ, timeout_s)
-    if reorder is not None:
-        chosen = settings.with_ring_order(chosen, reorder)
-    links = dict[str, Any](require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs)
-    served = group.served(transport)
-    chosen = settings.with_arguments(chosen, transport=served, tuning=tuning, probe=probe, check=check, **links)
-    settings.set_log_level(os.environ)
+    links = dict[str, Any](require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs, check=check)
+    chosen = _settings(timeout_s, reorder, transport=group.served(transport), tuning=tuning, probe=probe, **links)
     file = group.tuning_file(chosen)
     meeting = _meet(rank, size, address, chosen.timeout_s, store=store, mpi=mpi)
     chosen = replace(chosen, key=meeting.key)
@@ -178,6 +173,18 @@ def init(
         raise
     _trace_program(comm)
     return comm
+
+
+def _settings(timeout_s: float | None, reorder: Sequence[int] | bool | None, **given: Any) -> Any:
+    """Of init()'s arguments and the variables; the logger's level, too."""
+    from rdmaring import settings
+
+    chosen = settings.read(os.environ, timeout_s)
+    if reorder is not None:
+        chosen = settings.with_ring_order(chosen, reorder)
+    chosen = settings.with_arguments(chosen, **given)
+    settings.set_log_level(os.environ)
+    return chosen
 
 
 def _meet(*place: Any, **ways: Any) -> Any:

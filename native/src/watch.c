@@ -191,7 +191,7 @@ static void adopt(struct rr_comm *comm, int32_t r)
 		rr_watch_fail(comm, &error);
 		return;
 	case RR_OK: case RR_AGAIN: case RR_ERR_ARGUMENT: case RR_ERR_NO_MEMORY: case RR_ERR_UNSUPPORTED:
-	case RR_ERR_SCHEDULE: case RR_ERR_LINK: case RR_ERR_PROTOCOL: case RR_ERR_TIMEOUT:
+	case RR_ERR_SCHEDULE: case RR_ERR_LINK: case RR_ERR_PROTOCOL: case RR_ERR_CORRUPT: case RR_ERR_TIMEOUT:
 	case RR_ERR_PEER_FAILED: case RR_ERR_CLOSED: case RR_ERR_FORKED:
 	case RR_ERR_SYSTEM: case RR_ERR_SETUP: case RR_ERR_DEVICE:
 		break;
