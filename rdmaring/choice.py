@@ -152,7 +152,8 @@ class Explanation(str):
     """What ``Communicator.explain`` gives: text to print, and what it says as fields.
 
     collective, nbytes, world: of the call. choice: what serves it, and the reason. candidates: with predicted and,
-    where the tuning file has them, measured seconds. constants: where those come from, with their digest.
+    where the tuning file has them or they were measured now, measured seconds. constants: where those come from, with
+    their digest.
     """
 
     collective: str
@@ -163,13 +164,19 @@ class Explanation(str):
     constants: str
 
     def __new__(
-        cls, collective: str, nbytes: int, chooser: Chooser, choice: Choice, candidates: Sequence[Candidate]
+        cls,
+        collective: str,
+        nbytes: int,
+        chooser: Chooser,
+        choice: Choice,
+        candidates: Sequence[Candidate],
+        measured_now: bool = False,
     ) -> Explanation:
         constants = f"{chooser.constants.source} ({chooser.constants.digest:08x})"
         nodes = len(set(chooser.nodes))
         where = f"{chooser.world} ranks" + (f" on {nodes} nodes" if nodes > 1 else "")
         lines = [f"{collective} of {nbytes} bytes among {where}: {choice.algorithm} ({choice.reason})"]
-        lines.append(f"  {'algorithm':<14}{'predicted':>12}{'measured':>12}")
+        lines.append(f"  {'algorithm':<14}{'predicted':>12}{'now' if measured_now else 'measured':>12}")
         for each in sorted(candidates, key=lambda each: each.seconds):
             measured = "-" if each.measured_s is None else time_text(each.measured_s)
             marks = ", ".join(["chosen"] * (each.algorithm == choice.algorithm) + ["mailbox"] * each.mailbox)

@@ -171,7 +171,7 @@ class Communicator(Collectives, Messages):
         found = self._chooser.candidates(collective, nbytes)
         if measure:
             found = self._timed(found, collective, nbytes, wanted)
-        return Explanation(collective, nbytes, self._chooser, choice, found)
+        return Explanation(collective, nbytes, self._chooser, choice, found, measure)
 
     def _timed(self, candidates: list[Candidate], collective: str, nbytes: int, dtype: Any) -> list[Candidate]:
         """The candidates with what each takes now. Collective."""

@@ -294,6 +294,8 @@ def test_explain_measures_the_candidates(tmp_path: Path) -> None:
                     assert [(each.algorithm, each.predicted_s) for each in found.candidates] == same
                     assert all(each.measured_s > 0 for each in found.candidates)
                     assert found.choice == before.choice and found.count("chosen") == 1
+                    assert found.splitlines()[1].split() == ["algorithm", "predicted", "now"]
+                    assert before.splitlines()[1].split() == ["algorithm", "predicted", "measured"]
                     say(**{f"{collective} {nbytes}": [each.measured_s for each in found.candidates]})
             assert comm.all_reduce(np.ones(1, np.float32))[0] == 3
             for more in ({"collective": "barrier"}, {"dtype": np.complex64}):
