@@ -24,6 +24,7 @@ from rdmaring.errors import (
     ForkedError,
     LinkError,
     MismatchError,
+    NonFiniteError,
     OperationTimeoutError,
     OutOfMemoryError,
     PeerClosedError,
@@ -61,6 +62,7 @@ __all__ = [
     "Link",
     "LinkError",
     "MismatchError",
+    "NonFiniteError",
     "OperationTimeoutError",
     "OutOfMemoryError",
     "PeerClosedError",
@@ -139,8 +141,10 @@ def init(
         service_level, traffic_class, hop_limit, gid_index, devices. Default: RDMARING_VERBS_QPS and so on.
     tuning, probe: by which constants algorithms are chosen (docs/TUNING.md): a file of `rdmaring tune`, or True for a
         measurement now, of up to 200 ms. Default: RDMARING_TUNING, RDMARING_PROBE, else built in.
-    check: "crc", equal on all ranks: every slice of a collective carries a CRC32C of what was sent, compared before it
-        is used; what came otherwise raises CorruptError. Tiny messages then go as slices. Default: RDMARING_CHECK.
+    check: "crc", "finite", or both between commas, equal on all ranks. crc: every slice of a collective carries a
+        CRC32C of what was sent, compared before it is used; what came otherwise raises CorruptError. Tiny messages then
+        go as slices. finite: a reduction of a NaN or an infinity of any rank is refused on all, before it runs:
+        NonFiniteError names the first. It costs a look at the input and a tiny message. Default: RDMARING_CHECK.
     device: "cuda", "cuda:0", a number: vectors are in that GPU's memory (docs/CUDA.md). Default: as the first array is.
 
     Raises:

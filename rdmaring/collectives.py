@@ -83,7 +83,7 @@ class Collectives(Runner):
         fixed = factor == 1.0 and order is None and channels is None and wire is None
         if fixed and self._gpu is None and len(given.pieces) == 1:
             # ml_dtypes' arrays have no buffer protocol: they take the long way
-            if given.dtype.kind in "fiu":
+            if given.dtype.kind in "fiu" and not self._finite:
                 self._fast[(given.count, given.dtype, op, algorithm)] = native.handle
         return self._run(native, given, result, async_op, timeout_s, stream=stream)
 

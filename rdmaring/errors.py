@@ -66,6 +66,12 @@ class UnsupportedError(CallError):
     """The call is well-formed, and this build does not serve it."""
 
 
+class NonFiniteError(CallError, ValueError):
+    """With ``check="finite"``: a rank's input holds a NaN or an infinity: element ``index`` of rank ``peer``."""
+
+    index: int
+
+
 class ScheduleFormatError(CallError, ValueError):
     """A schedule's bytes are damaged or of another version."""
 

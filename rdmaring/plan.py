@@ -223,7 +223,7 @@ class NativePlan:
         spec.chunk_offsets = table
         spec.paired = shape.paired
         spec.slice_bytes = choice.slice_bytes
-        spec.check = comm._settings.check == "crc"
+        spec.check = "crc" in comm._settings.checks
         mailbox = choice.mailbox and (not spec.check or shape.collective == "barrier")
         spec.mailbox = mailbox
         spec.algorithm = choice.algorithm.encode()
@@ -266,6 +266,7 @@ class Plan(partial[Any]):
             self._native = native
             self._buffers = (given, out)
             return self
+        looks = comm._finite
         if all(vector is None or len(vector.pieces) == 1 for vector in (given, out)):
             pointers = (vector.pointer if vector else ffi.NULL for vector in (given, out))
             check(lib.rr_plan_bind(handle, *pointers))
@@ -274,6 +275,8 @@ class Plan(partial[Any]):
             call, arguments = lib.rr_plan_run_lists, [handle, *extents(given), *extents(out), 0]
 
         def run() -> Any:
+            if looks:
+                comm._refuse_nonfinite(native, given)
             status = call(*arguments)
             if status:
                 finish(status)

@@ -12,7 +12,7 @@ from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
 from rdmaring.buffers import BYTES, KnownLists, Vector, as_vector, extents
 from rdmaring.choice import Chooser
 from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError
-from rdmaring.plan import NativePlan, Plan, Shape, check_algorithm, check_wire
+from rdmaring.plan import REDUCING, NativePlan, Plan, Shape, check_algorithm, check_wire
 from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.schedule.channels import channels_of
 from rdmaring.settings import Settings
@@ -58,6 +58,7 @@ class Runner:
         self._small: dict[int, Small] = {}
         self._lists = KnownLists()
         self._works: set[Work] = set()
+        self._finite = "finite" in settings.checks
         self._gpu: Attached | None = None  # since its first array in GPU memory
 
     @property
@@ -154,11 +155,19 @@ class Runner:
     ) -> Any:
         """stream: of the caller, behind whose work the operation runs, too."""
         result = returns or out or given
+        if self._finite:
+            self._refuse_nonfinite(native, given)
         if self._gpu is not None or stream is not None:
             from rdmaring import gpu
 
             return gpu.run(self, native, given, out, result, async_op, timeout_s, stream)
         return self._run_here(native, given, out, result, async_op, timeout_s)
+
+    def _refuse_nonfinite(self, native: NativePlan, given: Vector | None) -> None:
+        if given is not None and native.shape.collective in REDUCING:
+            from rdmaring import finite
+
+            finite.refuse(self, native.shape.collective, given)
 
     def _run_here(
         self,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S_DEFAULT = 300.0
 TRANSPORTS = ("tcp", "verbs")
-CHECKS = ("crc",)
+CHECKS = ("crc", "finite")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # Every name that rdmaring reads, and what it means.
@@ -46,7 +46,7 @@ VARIABLES: dict[str, str] = {
     "RDMARING_CHANNELS": "parts of the vector with links of their own between nodes, 1 to 16; equal on all ranks",
     "RDMARING_LIBIBVERBS": "path of another libibverbs than the system's libibverbs.so.1",
     "RDMARING_SYSFS": "another root than /sys for the facts of devices; tests set it",
-    "RDMARING_CHECK": "crc: every slice carries a CRC32C, compared where it arrives; equal on all ranks",
+    "RDMARING_CHECK": "crc: slices carry a CRC32C; finite: inputs of reductions have no NaN or infinity; or both",
     "RDMARING_CMA": "0: never read another process's ordinary memory; use slots",
     "RDMARING_SLOT_BYTES": "bytes of a slot of a shared memory link",
     "RDMARING_SLOT_COUNT": "slots of a shared memory link",
@@ -78,7 +78,7 @@ class Settings:
     verbs: VerbsSettings = verbs_settings.DEFAULT
     link_library: str | None = None  # path of a library that serves edges between nodes
     link_transport: MessageTransport | None = None  # or what a Python class does for them
-    check: str | None = None  # "crc": of every slice
+    checks: frozenset[str] = frozenset()  # of CHECKS
     cma: bool = True
     slot_bytes: int | None = None
     slot_count: int | None = None
@@ -137,10 +137,11 @@ def _channels(value: int | None, name: str) -> int | None:
     return value
 
 
-def _check(value: str | None, name: str) -> str | None:
-    if value not in (None, *CHECKS):
-        raise ArgumentError(f"{name} is {value!r}; accepted are None and {', '.join(map(repr, CHECKS))}")
-    return value
+def _checks(value: str, name: str) -> frozenset[str]:
+    names = frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else {None}
+    if not names <= set(CHECKS):
+        raise ArgumentError(f"{name} is {value!r}; accepted are {', '.join(map(repr, CHECKS))}, or both between commas")
+    return frozenset(map(str, names))
 
 
 def with_arguments(
@@ -181,7 +182,7 @@ def with_arguments(
     if probe is not None:
         settings = replace(settings, probe=bool(probe))
     if check is not None:
-        settings = replace(settings, check=_check(check, "check"))
+        settings = replace(settings, checks=_checks(check, "check"))
     if settings.probe and settings.tuning:
         raise ArgumentError(
             f"a probe (probe= or RDMARING_PROBE) and the tuning file {settings.tuning!r}; accepted is one of the two",
@@ -225,7 +226,7 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
         channels=_channels(_number(env, "RDMARING_CHANNELS"), "RDMARING_CHANNELS"),
         verbs=verbs_settings.read(env),
         link_library=env.get("RDMARING_LINK") or None,
-        check=_check(env.get("RDMARING_CHECK") or None, "RDMARING_CHECK"),
+        checks=_checks(env.get("RDMARING_CHECK", ""), "RDMARING_CHECK"),
         cma=env.get("RDMARING_CMA", "1") != "0",
         slot_bytes=_number(env, "RDMARING_SLOT_BYTES"),
         slot_count=_number(env, "RDMARING_SLOT_COUNT"),

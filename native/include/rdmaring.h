@@ -489,6 +489,8 @@ RR_API const char *rr_simd_name(void);
 /* dst = op over source_count vectors, then times scale (avg: then also over `ranks`). level 0: scalar. */
 RR_API rr_status rr_reduce_apply(int32_t dtype, int32_t redop, void *dst, const void *const *sources,
 				 uint32_t source_count, uint64_t count, double scale, int32_t level);
+/* The first element that is a NaN or an infinity, counted from 0; -1: none. */
+RR_API rr_status rr_first_nonfinite(int32_t dtype, const void *vector, uint64_t count, int64_t *index);
 
 /* [cdef-end] */
 

@@ -44,10 +44,10 @@ LEVELS = {
     "cli": 12,
 }
 # Modules that are one room with another: to split a communicator is to make communicators.
-ROOM_OF = {"group": "communicator", "gpu": "running"}
+ROOM_OF = {"group": "communicator", "gpu": "running", "finite": "running"}
 WITHOUT_NATIVE = ("schedule", "rendezvous", "launch", "errors", "_version")
 NATIVE_MODULES = ("_native", "buffers", "memory", "topology", "plan", "work", "running", "collectives", "communicator")
-NATIVE_MODULES += ("messages", "__init__")
+NATIVE_MODULES += ("messages", "finite", "__init__")
 
 
 def room(path: Path) -> str:

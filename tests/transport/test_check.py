@@ -129,4 +129,4 @@ except rr.ArgumentError as error:
         tmp_path,
         timeout_s=60,
     )
-    assert "check is 'md5'; accepted are None and 'crc'" in ran.of(0, "text")
+    assert "check is 'md5'; accepted are 'crc', 'finite', or both between commas" in ran.of(0, "text")

@@ -1,0 +1,65 @@
+"""``check="finite"``: the first NaN or infinity in any rank's input, agreed on before the operation runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rdmaring._native import check, ffi, lib
+from rdmaring.buffers import CODE_BY_NAME, FLOAT_CODES, NAME_BY_CODE, Vector, as_vector
+from rdmaring.errors import NonFiniteError, UnsupportedError
+from rdmaring.plan import NativePlan, Shape
+
+if TYPE_CHECKING:
+    from rdmaring.running import Runner
+
+INDEX_BITS = 48  # of what is agreed on: above them stands the rank
+NOWHERE = np.iinfo(np.int64).max
+AGREEMENT = Shape("all_reduce", 1, CODE_BY_NAME["int64"], 8, op="min")
+
+
+def refuse(comm: Runner, collective: str, given: Vector) -> None:
+    """Collective: every rank of the operation calls it.
+
+    Raises:
+        NonFiniteError: some rank's vector holds a NaN or an infinity; the same on every rank, which goes on.
+        UnsupportedError: the vector is in GPU memory.
+    """
+    if given.code not in FLOAT_CODES:
+        return
+    if given.gpu is not None:
+        raise UnsupportedError("check='finite' with a vector in GPU memory; accepted are vectors in host memory")
+    found = _first(given)
+    place = np.array([NOWHERE if found is None else comm.rank << INDEX_BITS | found])
+    vector = as_vector(place, "place", writable=True)
+    native = comm._plans.get(AGREEMENT)
+    if native is None:
+        native = comm._plans[AGREEMENT] = NativePlan(comm, AGREEMENT)
+    comm._run_here(native, vector, vector, vector, False, None)
+    if place[0] == NOWHERE:
+        return
+    rank, index = divmod(int(place[0]), 1 << INDEX_BITS)
+    error = NonFiniteError(
+        f"{collective} of {given.count} {NAME_BY_CODE[given.code]} elements: element {index} of rank {rank}'s input is "
+        "a NaN or an infinity",
+        hint="nothing was changed; look at what that rank computed before this call",
+        rank=comm.rank,
+        peer=rank,
+        collective=collective,
+    )
+    error.index = index
+    raise error
+
+
+def _first(given: Vector) -> int | None:
+    """Counted over all pieces."""
+    before, size = 0, given.dtype.itemsize
+    index = ffi.new("int64_t *")
+    for piece in given.pieces:
+        count = len(piece) // size
+        check(lib.rr_first_nonfinite(given.code, piece, count, index))
+        if index[0] >= 0:
+            return before + int(index[0])
+        before += count
+    return None
