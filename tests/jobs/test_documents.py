@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cuda_sim.environment import environment
 
 from rdmaring.cli.main import SUBCOMMANDS
 from rdmaring.settings import VARIABLES
@@ -31,7 +33,8 @@ def test_python_of_the_documents_runs(block: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(block)
     command = [sys.executable, "-m", "rdmaring.cli.main", "run", "-n", "2", str(script)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    gpus = environment(devices=2) if "cuda" in block else {}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **gpus})
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Warning" not in result.stderr
 
