@@ -122,7 +122,7 @@ class Torn(Sockets):
             raise ValueError("no watch")
 comm = rr.init(timeout_s=20, transport=Torn)
 if comm.rank == 0 and WHERE == "due_s":
-    time.sleep(0.5)  # it is asked only by a rank that waits
+    time.sleep(1.5)  # it is asked only by a rank that waits, and one that waits long
 said_error(lambda: comm.all_reduce(np.ones(10_000, np.float32)))
 comm.close()
 """
@@ -145,7 +145,7 @@ def test_an_exception_is_told_on_both_ranks(where: str, tmp_path: Path) -> None:
     assert ran.of(1, "peer") == 0
     assert ran.of(0, "error") == "PeerFailedError", ran.output
     assert WORDS[where] in ran.of(0, "text")
-    assert max(ran.of(0, "seconds"), ran.of(1, "seconds")) < 2
+    assert max(ran.of(0, "seconds"), ran.of(1, "seconds")) < 2.5
     assert "Traceback" in ran.output
 
 

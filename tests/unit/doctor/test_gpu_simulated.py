@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_sim.child import child_environment
 
+HERE = Path(__file__).parent
 CHECKS = "gpu-driver cuda-python nvrtc gpu-devices gpu-peers gpu-ipc gpu-memops gpu-direct-rdma".split()
 LOOK = f"""
 import json
@@ -21,7 +23,8 @@ print(json.dumps([finding.as_dict() for finding in run_checks(Roots(), {CHECKS})
 def examined(**settings: Any) -> dict[str, dict[str, Any]]:
     """Findings by id, of a process on the simulated driver."""
     env = child_environment(**settings)
-    done = subprocess.run([sys.executable, "-c", LOOK], env=env, capture_output=True, text=True, timeout=100)
+    command = [sys.executable, "-c", LOOK]  # which looks for modules where it stands first: not in the source tree
+    done = subprocess.run(command, env=env, cwd=HERE, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     return {finding["id"]: finding for finding in json.loads(done.stdout)}
 
