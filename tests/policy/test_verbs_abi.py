@@ -21,8 +21,8 @@ OTHER_NAMES = {
     ("rr_ibv_context_ops", "before_post_send"): "_compat_cq_event",
     ("rr_ibv_context_ops", "after_post_recv"): "_compat_create_ah",
 }
-# The distribution's header adds members behind ours (rdma-core 56: active_speed_ex). The exported function, which we call,
-# fills those of the first release; only the header's inline one passes a size.
+# The distribution's header adds members behind ours (rdma-core 56: active_speed_ex). The exported function, which we
+# call, fills those of the first release; only the header's inline one passes a size.
 GROWS = {"rr_ibv_port_attr"}
 # Constants whose name there does not follow from ours.
 VALUE_NAMES = {
