@@ -191,7 +191,7 @@ class Queue:
     def connect(self, port: int, mtu: int, index: int, gid: bytes, number: int, psn: int) -> None:
         """To the peer's queue pair; afterwards it may be written to, once the peer has said READY."""
         e = self._v.enums
-        dgid = self._v.addr.GID(ipaddress.IPv6Address(gid).exploded)
+        dgid = self._v.addr.GID(wire.gid_text(gid))
         route = self._v.addr.GlobalRoute(dgid=dgid, sgid_index=index, hop_limit=64)
         path = self._v.addr.AHAttr(port_num=port, is_global=1, gr=route)
         self._modify(

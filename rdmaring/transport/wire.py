@@ -56,6 +56,11 @@ class Layout:
         return found
 
 
+def gid_text(gid: bytes) -> str:
+    """As pyverbs takes it: eight groups of four digits. (Python 3.13 writes mapped IPv4 addresses in another form.)"""
+    return ":".join(gid[at : at + 2].hex() for at in range(0, 16, 2))
+
+
 def text_of(data: bytes) -> str:
     """Of a field of characters, which ends at its first zero."""
     return data.split(b"\0", 1)[0].decode("utf-8", "replace")

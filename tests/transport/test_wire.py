@@ -102,3 +102,9 @@ def test_what_is_packed_is_unpacked() -> None:
     assert found.slot == 0
     with pytest.raises(KeyError):
         wire.DATA.pack(colour=1)
+
+
+def test_a_gid_of_an_ipv4_address_is_written_in_groups_of_digits() -> None:
+    mapped = bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 1])
+    assert wire.gid_text(mapped) == "0000:0000:0000:0000:0000:ffff:0a4d:0001"
+    assert wire.gid_text(bytes(range(16))) == "0001:0203:0405:0607:0809:0a0b:0c0d:0e0f"
