@@ -235,9 +235,9 @@ class Runner:
     def _settle_finished(self) -> None:
         """Let go of the arrays of works that ended well and were not waited for."""
         self._check_open()
-        for finished in [work for work in self._works if work.done()]:
-            if lib.rr_work_wait(finished._handle, 0) == OK:
-                finished._settle()
+        for work in list(self._works):  # done() settles those that have something left to do, and takes them out
+            if work.done() and work._handle is not None and lib.rr_work_wait(work._handle, 0) == OK:
+                work._settle()
 
     def _check_rank(self, given: Any, name: str) -> int:
         try:
