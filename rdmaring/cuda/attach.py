@@ -12,7 +12,7 @@ from typing import Any
 
 from rdmaring._native import check, ffi, lib
 from rdmaring.cuda import kernels
-from rdmaring.cuda.context import Device, device
+from rdmaring.cuda.context import Device, PerDevice, device
 from rdmaring.cuda.driver import addresses, call, is_loaded
 from rdmaring.cuda.ipc import pid_namespace, start_time
 from rdmaring.cuda.memory import Allocation, device_capability
@@ -146,17 +146,7 @@ class NativeDevice:
         check(lib.rr_device_after(self.handle, ffi.cast("void *", stream)))
 
 
-_natives: dict[int, NativeDevice] = {}
-_natives_lock = threading.Lock()
-
-
-def native_device(where: Device) -> NativeDevice:
-    """The one of this GPU."""
-    with _natives_lock:
-        found = _natives.get(where.ordinal)
-        if found is None:
-            found = _natives[where.ordinal] = NativeDevice(where)
-        return found
+native_device = PerDevice(NativeDevice)
 
 
 # ---- the communicator's ----

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rdmaring.cuda.driver import bindings, call, is_loaded
 from rdmaring.errors import ArgumentError, ArgumentTypeError, CudaError
+
+T = TypeVar("T")
 
 log = logging.getLogger("rdmaring")
 GONE = frozenset(("CUDA_ERROR_DEINITIALIZED", "CUDA_ERROR_CONTEXT_IS_DESTROYED"))  # at the program's end
@@ -112,6 +114,21 @@ def device(ordinal: int) -> Device:
             bindings()  # says what is missing, or that this is a fork's child
             found = _devices[ordinal] = Device(ordinal)
         return found
+
+
+class PerDevice(Generic[T]):
+    """One object of a kind for each GPU of this process, made when it is first asked for; any thread may ask."""
+
+    def __init__(self, make: Callable[[Device], T]) -> None:
+        self._make = make
+        self._found: dict[int, T] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, device: Device) -> T:
+        with self._lock:
+            if device.ordinal not in self._found:
+                self._found[device.ordinal] = self._make(device)
+            return self._found[device.ordinal]
 
 
 def any_device() -> Device:

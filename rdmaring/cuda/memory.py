@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rdmaring.cuda.context import Device, Event, quietly
+from rdmaring.cuda.context import Device, Event, PerDevice, quietly
 from rdmaring.cuda.driver import bindings, call
 from rdmaring.errors import CudaError
 
@@ -174,14 +174,4 @@ class Staging:
                     part[:] = pinned.array[: part.size]
 
 
-_stagings: dict[int, Staging] = {}
-_stagings_lock = threading.Lock()
-
-
-def staging(device: Device) -> Staging:
-    """The one of this device."""
-    with _stagings_lock:
-        found = _stagings.get(device.ordinal)
-        if found is None:
-            found = _stagings[device.ordinal] = Staging(device)
-        return found
+staging = PerDevice(Staging)
