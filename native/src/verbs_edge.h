@@ -14,12 +14,12 @@
  *   bit 31    29 28                                  0
  *       +-------+------------------------------------+
  *       | kind  | DATA: serial  OPEN: number           |
- *       |       | TINY: serial  CREDIT: released        |   low 29 bits
+ *       |       | TINY, BELL: serial  CREDIT: released  |   low 29 bits
  *       +-------+------------------------------------+
  *
  * The payload of a DATA goes by an RDMA WRITE before it on the same queue pair, to its slot or to granted memory,
  * unless it fits beside the line. Transfer k uses queue pair k mod Q; order is restored by serial. All else uses
- * queue pair 0. CREDIT has no bytes at all.
+ * queue pair 0. CREDIT and BELL have no bytes at all.
  *
  * A short tiny message is one RDMA WRITE of a cache line, without IMM, which the receiver finds by looking: that saves the
  * completion, the receive and the posting of another. The line proves by its check that all of it is here:
@@ -30,13 +30,15 @@
  *   +----+------------------------------+-------+-----+-------+
  *
  * Nobody is woken by it. So a rank that finds the peer's message here before it has sent its own, which may have let the
- * peer fall asleep, sends with IMM; and a rank that has waited RING_PASSES sends its message once more, with IMM.
+ * peer fall asleep, sends with IMM; and a rank that has waited RING_PASSES rings: a BELL wakes the peer, and tells that what
+ * came before it lies there. The message is not sent again: the peer may have found it, gone on, and got the next into the
+ * same place, and bytes without a completion yet may land behind those that came after them.
  *
  * Receives posted on queue pair 0 cover all that can be outstanding, so receiver-not-ready cannot happen:
  *   64 DATA      no more are sent than credits allow, and a credit follows the receive's being posted again
  *    2 OPEN      a rank posts OPEN n+1 of an edge when operation n is over, for which it saw the peer's OPEN n, which was
  *                posted when the peer had seen our OPEN n-1
- *    2 TINY      at most one ahead of the receiver, each with IMM once
+ *    2 TINY      at most one ahead of the receiver, each with IMM once, its own or its BELL's
  *   64 CREDIT    each is for one transfer at least that was not credited before
  *   = 132. On the others 64 DATA.
  */
@@ -71,7 +73,7 @@ _Static_assert(RR_EDGE_RECEIVES >= 132, "every message finds a receive");
 
 #define RR_IMM_BITS 29u
 #define RR_IMM_MASK ((1u << RR_IMM_BITS) - 1)
-enum rr_imm_kind { RR_IMM_DATA = 1, RR_IMM_OPEN = 2, RR_IMM_TINY = 3, RR_IMM_CREDIT = 4 };
+enum rr_imm_kind { RR_IMM_DATA = 1, RR_IMM_OPEN = 2, RR_IMM_TINY = 3, RR_IMM_CREDIT = 4, RR_IMM_BELL = 5 };
 
 /* In rr_data.reserved[0]. */
 enum rr_data_flags {
@@ -205,6 +207,8 @@ struct rr_verbs_edge {
 	uint32_t tiny_serials[2];
 	uint32_t tiny_short; /* bit w: tinies[w] went in the short form, and nobody was woken for it */
 	uint32_t tiny_waits; /* passes that looked for the peer's message since the last of ours */
+	bool bell_due;
+	uint32_t bell_serial;
 	/* receiver */
 	uint64_t next;     /* serial of the next transfer */
 	uint64_t arrived;  /* bit serial % 64 */

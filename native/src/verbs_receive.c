@@ -59,6 +59,8 @@ void rr_verbs_arrived(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc)
 	case RR_IMM_CREDIT:
 		rr_verbs_take_credit(edge, low);
 		return;
+	case RR_IMM_BELL:
+		return; /* this rank is awake, and looks */
 	}
 	broken(edge, "a message of no kind", imm, wc->byte_len);
 }
@@ -162,8 +164,9 @@ static void ring(struct rr_verbs_edge *edge, uint32_t which)
 {
 	if (!(edge->tiny_short & 1u << which) || ++edge->tiny_waits < RR_EDGE_RING_PASSES)
 		return;
-	edge->tiny_short &= ~(1u << which);
-	edge->tiny_pending |= 1u << which;
+	edge->tiny_short &= ~(1u << which); /* what still waits for room goes with IMM then */
+	edge->bell_due |= !(edge->tiny_pending & 1u << which);
+	edge->bell_serial = edge->tiny_serials[which];
 	rr_verbs_send_waiting(edge);
 }
 

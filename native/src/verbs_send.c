@@ -335,6 +335,10 @@ void rr_verbs_send_waiting(struct rr_verbs_edge *edge)
 	for (uint32_t which = 0; which < 2; which++)
 		if (edge->tiny_pending & 1u << which && rr_verbs_room(edge, 0, 1))
 			send_tiny(edge, which);
+	if (edge->bell_due && rr_verbs_room(edge, 0, 1)) {
+		edge->bell_due = false;
+		rr_verbs_post_line(edge, 0, 0, 0, RR_IMM_BELL << RR_IMM_BITS | (edge->bell_serial & RR_IMM_MASK), NULL, false);
+	}
 	if (edge->credit_due && rr_verbs_room(edge, 0, 1)) {
 		edge->credit_due = false;
 		edge->credits_given = edge->next;

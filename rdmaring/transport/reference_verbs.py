@@ -36,7 +36,7 @@ SENDS_MAX = 64  # requests under way on a queue pair; C allows itself more
 
 IMM_BITS = 29
 IMM_MASK = (1 << IMM_BITS) - 1
-IMM_DATA, IMM_OPEN, IMM_TINY, IMM_CREDIT = 1, 2, 3, 4
+IMM_DATA, IMM_OPEN, IMM_TINY, IMM_CREDIT, IMM_BELL = 1, 2, 3, 4, 5
 BESIDE, WANTED = 1, 2  # flags of DATA, in its first reserved byte
 BESIDE_BYTES = LINE_BYTES - wire.DATA.size
 
@@ -473,7 +473,7 @@ class VerbsLink:
             self._credited += (low - self._credited) & IMM_MASK
             if self._credited > self._sent:
                 raise WireError(f"rank {self.peer} released more than it was sent")
-        else:
+        elif kind != IMM_BELL:  # that only wakes, and nothing here sleeps
             raise WireError(f"rank {self.peer} sent a message of no kind (imm {imm:08x})")
 
     def close(self) -> None:

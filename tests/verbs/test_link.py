@@ -106,6 +106,15 @@ def test_tiny_messages(spec: str, tmp_path: Path) -> None:
         assert report["counts"]["recvs"] <= 2 * 136 + report["counts"]["recv_completions"], report
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bell_that_comes_late_spoils_no_later_message(seed: int, tmp_path: Path) -> None:
+    """Bytes with IMM may land long after those that came behind them, until their completion."""
+    many = TINY.replace("range(300)", "range(1500)")
+    done = run_verbs(3, many, tmp_path, f"seed={seed},delay_us=100,reorder_us=3000", timeout_s=100)
+    assert done.ran.code == 0, done.ran.output
+    done.clean(3)
+
+
 WOKEN = """
 with rr.init(timeout_s=50) as comm:
     x = np.zeros(1)
