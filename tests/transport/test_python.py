@@ -118,11 +118,15 @@ class Torn(Sockets):
         if self.edge.rank == 1 and WHERE == "progress":
             raise ValueError("stuck")
     def due_s(self):
-        if self.edge.rank == 1 and WHERE == "due_s":
+        if self.edge.rank == 1 and WHERE == "due_s" and armed:
             raise ValueError("no watch")
+armed = False
 comm = rr.init(timeout_s=20, transport=Torn)
-if comm.rank == 0 and WHERE == "due_s":
-    time.sleep(1.5)  # it is asked only by a rank that waits, and one that waits long
+if WHERE == "due_s":
+    comm.barrier()  # the edge is open: rank 1 fails while it waits, not when it has sent all that rank 0 needs
+    armed = True
+    if comm.rank == 0:
+        time.sleep(0.3)
 said_error(lambda: comm.all_reduce(np.ones(10_000, np.float32)))
 comm.close()
 """
