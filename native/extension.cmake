@@ -5,10 +5,11 @@ set(extension_source "${CMAKE_CURRENT_BINARY_DIR}/_rdmaring.c")
 add_custom_command(
 	OUTPUT "${extension_source}"
 	COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/make_extension.py"
+		"${CMAKE_CURRENT_SOURCE_DIR}/include/rdmaring_verdict.h"
 		"${CMAKE_CURRENT_SOURCE_DIR}/include/rdmaring.h" "${CMAKE_CURRENT_SOURCE_DIR}/include/rdmaring_link.h"
 		"${CMAKE_CURRENT_SOURCE_DIR}/include/rdmaring_lists.h"
 		"${extension_source}"
-	DEPENDS make_extension.py include/rdmaring.h include/rdmaring_link.h include/rdmaring_lists.h
+	DEPENDS make_extension.py include/rdmaring_verdict.h include/rdmaring.h include/rdmaring_link.h include/rdmaring_lists.h
 	VERBATIM)
 
 # cffi keeps to the limited API, except on free-threaded Python, which has none.

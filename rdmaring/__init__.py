@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,9 @@ from rdmaring.errors import (
     SystemCallError,
     UnsupportedError,
 )
+from rdmaring.verdict import Verdict
+
+logging.getLogger("rdmaring").addHandler(logging.NullHandler())  # silent unless the program, or RDMARING_LOG, says so
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,6 +80,7 @@ __all__ = [
     "SetupError",
     "SystemCallError",
     "UnsupportedError",
+    "Verdict",
     "Work",
     "__version__",
     "init",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import traceback
 from collections.abc import Callable
@@ -15,6 +16,9 @@ except ModuleNotFoundError as error:
         "Run `pip install .`, and start Python in another folder."
     ) from error
 from rdmaring.errors import BY_STATUS, RdmaringError
+from rdmaring.verdict import Verdict
+
+log = logging.getLogger("rdmaring")
 
 __all__ = ["AGAIN", "OK", "check", "error_here", "ffi", "keep_interrupt", "lib", "raise_interrupt", "with_exchange"]
 
@@ -52,22 +56,60 @@ def error_here() -> RdmaringError:
     record = ffi.new("rr_error *")
     lib.rr_last_error(record)
 
-    def place(value: int) -> int | None:
-        return None if value < 0 else int(value)
-
-    def text(value: Any) -> str:
-        return str(ffi.string(value).decode("utf-8", "replace"))
-
+    verdict = verdict_of(record.verdict)
+    if verdict is not None:
+        _log_once(record.rank, verdict)
     return BY_STATUS.get(record.status, RdmaringError)(
-        text(record.message),
-        hint=text(record.hint),
-        rank=place(record.rank),
-        peer=place(record.peer),
-        transport=text(record.transport) or None,
-        collective=text(record.collective) or None,
-        op=place(record.op),
-        row=place(record.row),
+        _text(record.message),
+        hint=_text(record.hint),
+        rank=_place(record.rank),
+        peer=_place(record.peer),
+        transport=_text(record.transport) or None,
+        collective=_text(record.collective) or None,
+        op=_place(record.op),
+        row=_place(record.row),
+        verdict=verdict,
     )
+
+
+def _place(value: int) -> int | None:
+    return None if value < 0 else int(value)
+
+
+def _text(value: Any) -> str:
+    return str(ffi.string(value).decode("utf-8", "replace"))
+
+
+def verdict_of(record: Any) -> Verdict | None:
+    """Of an ``rr_verdict``; None where it holds none."""
+    if record.kind == lib.RR_VERDICT_NONE:
+        return None
+    evidence = _text(record.evidence)
+    return Verdict(
+        kind=str(ffi.string(lib.rr_verdict_name(record.kind)).decode()),
+        rank=_place(record.rank),
+        peer=_place(record.peer),
+        transport=_text(record.transport) or None,
+        op=_place(record.op),
+        collective=str(ffi.string(lib.rr_collective_name(record.collective)).decode())
+        if record.collective >= 0
+        else None,
+        row=_place(record.row),
+        text=_text(record.text),
+        evidence=tuple(evidence.split("; ")) if evidence else (),
+    )
+
+
+_logged: list[tuple[int, str]] = []  # what was logged last: a lost communicator raises its error at each call
+LOGGED_MAX = 64
+
+
+def _log_once(rank: int, verdict: Verdict) -> None:
+    if (rank, verdict.text) in _logged:
+        return
+    _logged.append((rank, verdict.text))
+    del _logged[:-LOGGED_MAX]
+    log.error("rank %d: %s", rank, verdict.text, extra={"verdict": verdict})
 
 
 def check(status: int) -> int:

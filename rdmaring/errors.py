@@ -6,6 +6,8 @@ All derive from :class:`RdmaringError`; where Python has a word for the same thi
 
 from __future__ import annotations
 
+from rdmaring.verdict import Verdict
+
 
 class RdmaringError(Exception):
     """An error of rdmaring.
@@ -16,6 +18,7 @@ class RdmaringError(Exception):
         rank, peer: this rank, and the rank at the other end of what failed.
         link: the edge, as "0->1". transport: "shm" and others.
         collective, op, row: the operation's name and number, and the schedule's row.
+        verdict: of a lost communicator: the first stuck edge and the class of its trouble; see docs/WHY.md.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class RdmaringError(Exception):
         collective: str | None = None,
         op: int | None = None,
         row: int | None = None,
+        verdict: Verdict | None = None,
     ) -> None:
         advice = f". {hint[0].upper()}{hint[1:]}{'' if hint[-1] in '.?!' else '.'}" if hint else ""
         super().__init__(cause + advice)
@@ -41,6 +45,7 @@ class RdmaringError(Exception):
         self.collective = collective
         self.op = op
         self.row = row
+        self.verdict = verdict
 
 
 # ---- this call: nothing was changed, the communicator lives on ----

@@ -262,7 +262,8 @@ def set_log_level(env: Mapping[str, str]) -> None:
         raise ArgumentError(f"RDMARING_LOG is {level!r}; accepted are debug, info, warning, error, critical")
     logger = logging.getLogger("rdmaring")
     logger.setLevel(level)
-    if not logger.handlers and not logging.getLogger().handlers:
+    heard = [handler for handler in logger.handlers if not isinstance(handler, logging.NullHandler)]
+    if not heard and not logging.getLogger().handlers:
         logger.addHandler(logging.StreamHandler())
 
 

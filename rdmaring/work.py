@@ -52,6 +52,7 @@ def told(error: RdmaringError, world: int) -> RdmaringError:
         collective=error.collective,
         op=error.op,
         row=error.row,
+        verdict=error.verdict,
     )
 
 

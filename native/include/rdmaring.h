@@ -17,15 +17,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "rdmaring_verdict.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#if defined(__GNUC__)
-#define RR_API __attribute__((visibility("default")))
-#else
-#define RR_API
-#endif
 
 /* [cdef-begin] what stands between these marks is also what Python sees */
 
@@ -107,6 +104,7 @@ typedef struct rr_error {
 	char collective[24];
 	char message[1024]; /* one sentence: what happened, to whom */
 	char hint[512];     /* what to do about it */
+	rr_verdict verdict; /* kind RR_VERDICT_NONE: none */
 } rr_error;
 
 /* A piece of a vector. */

@@ -143,6 +143,7 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	comm->mailbox.shm = &comm->shm;
 	comm->mailbox.serial = (uint32_t)comm->options.serial_start;
 	comm->engine.position = &comm->shm.page->position;
+	rr_judge_begin(comm);
 	*out = comm;
 	return RR_OK;
 
@@ -181,6 +182,7 @@ rr_status rr_comm_close(rr_comm *comm)
 				rr_far_tell_end(comm->far);
 		}
 	}
+	rr_judge_end(comm);
 	free_comm(comm);
 	return RR_OK;
 }

@@ -85,6 +85,9 @@ struct rr_comm {
 	uint64_t last_mailbox_bytes;
 	uint64_t mailbox_sent_bytes;             /* since the beginning, to each peer */
 	uint64_t mailbox_sent_slices;
+	/* what the page says of waiting */
+	struct rr_comm *judged_next; /* under judge.c's lock */
+	uint64_t judged_position;
 	/* failure */
 	bool failed;
 	rr_error failure; /* once failed */
@@ -145,6 +148,15 @@ rr_status rr_operation_progress(struct rr_comm *comm, bool *moved);
 /* How a peer reaches a buffer of one piece; RR_AGAIN: a peer could not be told yet. */
 rr_status rr_operation_place(struct rr_comm *comm, const void *address, uint64_t bytes, uint64_t begin,
 			     struct rr_place *out);
+
+/* judge.c */
+/* Its page is made, until rr_judge_end(). */
+void rr_judge_begin(struct rr_comm *comm);
+void rr_judge_end(struct rr_comm *comm);
+/* Write what this rank waits in into its page. */
+void rr_judge_waits(struct rr_comm *comm);
+/* The verdict of an error that this rank has found; work: in which, or NULL. */
+void rr_judge(struct rr_comm *comm, const struct rr_work *work, rr_error *error);
 
 /* watch.c */
 /* Look around, after something may have come; an error found here fails the communicator. */

@@ -127,6 +127,7 @@ static rr_status open_links(struct rr_engine *engine, bool *moved)
 
 		if (status != RR_OK) {
 			engine->waiting_peer = peer;
+			rr_engine_waits(engine, false, RR_WAIT_ENTRY, peer);
 			rr_trace_wait(engine->trace, RR_TRACE_OPEN, peer);
 			return status;
 		}
@@ -162,8 +163,10 @@ static bool round_may_open(struct rr_engine *engine, uint64_t round)
 			struct rr_link *out = engine->out[rows->sends[i].link];
 			struct rr_send_state *send = rr_engine_send(engine, round, (uint32_t)i);
 			uint32_t slices = rr_engine_state(engine, round, r)->slices;
-			if (slices && out->ops->released(out) < send->first + slices)
+			if (slices && out->ops->released(out) < send->first + slices) {
+				rr_engine_waits(engine, true, RR_WAIT_READERS, out->peer);
 				return false;
+			}
 		}
 	}
 	return true;
@@ -214,6 +217,7 @@ static rr_status drain(struct rr_engine *engine)
 		struct rr_link *out = engine->out[plan->links[i]];
 		if (out->held && out->ops->released(out) < out->sent) {
 			engine->waiting_peer = out->peer;
+			rr_engine_waits(engine, true, RR_WAIT_READERS, out->peer);
 			rr_trace_wait(engine->trace, RR_TRACE_DRAIN, out->peer);
 			return RR_AGAIN;
 		}
@@ -265,6 +269,8 @@ rr_status rr_engine_progress(struct rr_engine *engine, bool *moved)
 {
 	rr_status status = engine->plan->far ? move_links(engine) : RR_OK;
 
+	engine->waits[0] = 0;
+	engine->waits[1] = 0;
 	if (engine->phase == RR_OPENING && status == RR_OK) {
 		status = open_links(engine, moved);
 		if (status == RR_OK)

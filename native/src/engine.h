@@ -17,6 +17,7 @@
 
 #include "device.h"
 #include "link.h"
+#include "page.h"
 #include "plan.h"
 #include "trace.h"
 
@@ -78,6 +79,7 @@ struct rr_engine {
 	/* where it stands, for verdicts */
 	int32_t waiting_peer;
 	int32_t waiting_row;
+	uint64_t waits[2]; /* of the last pass, the first row's, as in the page: for what comes; for room */
 };
 
 rr_status rr_engine_init(struct rr_engine *engine, int32_t rank, int32_t world, uint32_t channels);
@@ -98,6 +100,13 @@ void rr_engine_stop(struct rr_engine *engine);
 /* engine_row.c: what one open row can do now. */
 rr_status rr_engine_row(struct rr_engine *engine, uint64_t instance, bool *moved);
 void rr_engine_row_open(struct rr_engine *engine, uint64_t instance);
+
+/* This pass got no further here; `room`: where it sends. The first row's reason stays: later ones may follow from it. */
+static inline void rr_engine_waits(struct rr_engine *engine, bool room, enum rr_wait_kind kind, int32_t peer)
+{
+	if (!engine->waits[room])
+		engine->waits[room] = rr_wait_word(kind, engine->waiting_row, peer);
+}
 
 static inline struct rr_row_state *rr_engine_state(struct rr_engine *engine, uint64_t round, uint32_t row)
 {

@@ -25,8 +25,10 @@ static bool sends_released(const struct rr_open_row *work, uint32_t earlier_row,
 		const struct rr_send_state *send = rr_engine_send(engine, work->round, (uint32_t)i);
 		if (send->sent < slices)
 			return false;
-		if (out->held && slices && out->ops->released(out) < send->first + slices)
+		if (out->held && slices && out->ops->released(out) < send->first + slices) {
+			rr_engine_waits(engine, true, RR_WAIT_READERS, out->peer);
 			return false;
+		}
 	}
 	return true;
 }

@@ -208,6 +208,7 @@ static rr_status send_slice(const struct rr_open_row *work, uint32_t at)
 		status = transfer.implied ? RR_OK : out->ops->reserve(out, &transfer, &place);
 		if (status != RR_OK) {
 			engine->waiting_peer = send->peer;
+			rr_engine_waits(engine, true, RR_WAIT_CREDIT, send->peer);
 			rr_trace_no_credit(engine->trace, send->link);
 			return status;
 		}

@@ -18,15 +18,6 @@
 #define EVENTS_MAX 32
 #define PASSES_DEAR 16u
 #define PASSES_CHEAP 400u
-#define DIAL_ALL_MAX 128 /* ranks of a world in which who waits joins everyone; in larger ones causes travel along the edges in use */
-
-/* Where a rank is: of STATE and CLOSED. */
-struct state_message {
-	uint64_t op; /* entered; 0: none */
-	uint64_t op_done;
-	uint64_t position;
-	struct rr_descriptor descriptor;
-};
 
 struct failed_message {
 	uint64_t op_done;
@@ -99,6 +90,7 @@ rr_status rr_far_start(struct rr_far *far, const struct rr_hello *hellos, const 
 		memset(edge->page, 0, sizeof(*edge->page));
 		edge->page->rank = (uint32_t)r;
 		edge->page->pid = hellos[r].pid;
+		edge->page->process = rr_hello_process(&hellos[r]);
 		rr_note32(&edge->page->state, RR_PAGE_RUNNING);
 	}
 	return RR_OK;
@@ -264,42 +256,13 @@ rr_status rr_far_send(struct rr_far *far, int32_t peer, uint32_t channel, const 
 	return rr_far_say(&far->edges[peer], RR_FAR_SETUP, channel, body, bytes);
 }
 
-static void fill_state(const struct rr_far *far, uint64_t op, struct state_message *state)
-{
-	uint64_t entry = rr_own64(&far->page->entries[op % RR_ENTRY_COUNT]);
-
-	memset(state, 0, sizeof(*state));
-	state->op_done = rr_own64(&far->page->op_done);
-	state->position = rr_own64(&far->page->position);
-	if (op && entry >> 8 == op) {
-		state->op = op;
-		state->descriptor = far->page->descriptors[(entry & 0xff) % RR_DESCRIPTOR_COUNT];
-	}
-}
-
-void rr_far_tell_state(struct rr_far *far, uint64_t op)
-{
-	struct state_message state;
-
-	fill_state(far, op, &state);
-	for (int32_t r = 0; r < far->world; r++) {
-		struct rr_edge *edge = &far->edges[r];
-		if (!edge->page || edge->told_op == op)
-			continue;
-		if (edge->state == RR_EDGE_IDLE && far->world <= DIAL_ALL_MAX)
-			rr_far_want(far, r, 0); /* an error here is told by the operation that needs this edge */
-		if (rr_far_say(edge, RR_FAR_STATE, 0, &state, sizeof(state)) == RR_OK)
-			edge->told_op = op;
-	}
-}
-
 void rr_far_tell_end(struct rr_far *far)
 {
 	struct failed_message failed = {.op_done = rr_own64(&far->page->op_done), .error = far->page->error};
 	bool is_failed = rr_own32(&far->page->state) == RR_PAGE_FAILED;
-	struct state_message state;
+	struct rr_state_message state;
 
-	fill_state(far, 0, &state);
+	rr_far_fill_state(far, 0, &state);
 	for (int32_t r = 0; r < far->world; r++) {
 		struct rr_edge *edge = &far->edges[r];
 		if (!edge->page || edge->state != RR_EDGE_UP)
@@ -311,12 +274,6 @@ void rr_far_tell_end(struct rr_far *far)
 	}
 }
 
-static void note_done(struct rr_page *page, uint64_t op_done)
-{
-	if (op_done > rr_own64(&page->op_done))
-		rr_publish64(&page->op_done, op_done);
-}
-
 void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_descriptor *descriptor)
 {
 	struct rr_page *page = far->edges[peer].page;
@@ -326,14 +283,14 @@ void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_
 		return;
 	if (descriptor)
 		page->descriptors[at] = *descriptor;
-	note_done(page, op - 1);
+	rr_far_note_done(page, op - 1);
 	if (descriptor)
 		rr_publish64(&page->entries[op % RR_ENTRY_COUNT], rr_entry(op, at));
 }
 
 static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct rr_message_head *head, const void *body)
 {
-	const struct state_message *state = body;
+	const struct rr_state_message *state = body;
 	const struct failed_message *failed = body;
 	uint32_t channel = head->kind >> 8;
 	const struct rr_served *served = &edge->served[channel];
@@ -351,22 +308,19 @@ static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct 
 	case RR_FAR_STATE:
 		if (head->bytes != sizeof(*state))
 			return false;
-		if (state->op)
-			rr_far_told(far, edge->peer, state->op, &state->descriptor);
-		note_done(edge->page, state->op_done);
-		rr_note64(&edge->page->position, state->position);
+		rr_far_take_state(far, edge, state);
 		return true;
 	case RR_FAR_FAILED:
 		if (head->bytes != sizeof(*failed))
 			return false;
-		note_done(edge->page, failed->op_done);
+		rr_far_note_done(edge->page, failed->op_done);
 		edge->page->error = failed->error;
 		rr_publish32(&edge->page->state, RR_PAGE_FAILED);
 		return true;
 	case RR_FAR_CLOSED:
 		if (head->bytes != sizeof(*state))
 			return false;
-		note_done(edge->page, state->op_done);
+		rr_far_note_done(edge->page, state->op_done);
 		rr_publish32(&edge->page->state, RR_PAGE_CLOSED);
 		return true;
 	}

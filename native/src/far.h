@@ -92,6 +92,8 @@ int rr_far_bell(const struct rr_far *far);
 int32_t rr_far_look(struct rr_far *far);
 /* Why: "its connection ended (Connection reset by peer)". */
 const char *rr_far_lost(const struct rr_far *far, int32_t peer);
+/* What its connection tells of a far rank's process. */
+rr_life rr_far_life(const struct rr_far *far, int32_t peer);
 /* This rank has waited in `op`: tell all far ranks, joining edges to those that have none. */
 void rr_far_tell_state(struct rr_far *far, uint64_t op);
 /* The page says FAILED or CLOSED: tell every joined far rank. */

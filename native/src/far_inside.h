@@ -16,7 +16,7 @@
 #include "far.h"
 
 #define RR_FAR_MAGIC 0x46525252u /* "RRRF" */
-#define RR_FAR_VERSION 1u
+#define RR_FAR_VERSION 2u
 #define RR_FAR_CONTROL 0xffffu
 #define RR_FAR_PENDING_MAX 64u /* connections under proof */
 
@@ -71,6 +71,16 @@ struct rr_message_head {
 	uint32_t bytes; /* of the body */
 };
 
+/* Where a rank is, and what it waits in: of STATE and CLOSED. Times count back from when it is sent. */
+struct rr_state_message {
+	uint64_t op; /* entered; 0: none */
+	uint64_t op_done;
+	uint64_t position;
+	uint64_t wait_op, waits[2], waited_ns, quiet_ns; /* as in the page; quiet_ns all ones: it never waited */
+	uint64_t else_comm, else_op, else_wait, else_process, else_quiet_ns;
+	struct rr_descriptor descriptor;
+};
+
 /* Who serves a channel. */
 struct rr_served {
 	const struct rr_edge_ops *ops;
@@ -103,6 +113,7 @@ struct rr_edge {
 	int lost_errno; /* once ENDED without CLOSED */
 	bool lost;
 	uint64_t told_op; /* STATE was sent for it */
+	uint64_t tell_next_ns, tell_every_ns; /* when it is sent again while that operation waits */
 	struct rr_page *page; /* mirror */
 };
 
@@ -140,6 +151,11 @@ void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, in
 void rr_far_dial_on(struct rr_far *far, uint64_t now_ns);
 /* The data sockets of all channels, late ones too. */
 void rr_far_want_streams(struct rr_far *far, struct rr_edge *edge);
+
+/* far_state.c */
+void rr_far_fill_state(const struct rr_far *far, uint64_t op, struct rr_state_message *state);
+void rr_far_take_state(struct rr_far *far, struct rr_edge *edge, const struct rr_state_message *state);
+void rr_far_note_done(struct rr_page *page, uint64_t op_done);
 
 /* far.c */
 rr_status rr_far_say(struct rr_edge *edge, enum rr_far_message kind, uint32_t channel, const void *body, uint32_t bytes);

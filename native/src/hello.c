@@ -41,6 +41,13 @@ void rr_hello_fill(struct rr_hello *hello)
 		hello->network = network.st_ino;
 }
 
+uint64_t rr_hello_process(const struct rr_hello *hello)
+{
+	uint64_t hash = rr_hash_bytes(hello->boot_id, sizeof(hello->boot_id), hello->network);
+
+	return rr_hash_bytes(hello->host_id, sizeof(hello->host_id), hash ^ (uint32_t)hello->pid);
+}
+
 static const char *transport_of(const struct rr_hello *hello)
 {
 	return hello->transport[0] ? hello->transport : "rdmaring";

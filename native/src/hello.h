@@ -49,6 +49,8 @@ struct rr_hello {
 
 /* All but what shm and far fill in. */
 void rr_hello_fill(struct rr_hello *hello);
+/* A number that differs between processes, and not between the communicators of one. */
+uint64_t rr_hello_process(const struct rr_hello *hello);
 /* Versions equal, no rank failed, options alike; the same verdict on all ranks. */
 rr_status rr_hello_check(const struct rr_hello *hellos, int32_t rank, int32_t world);
 /* node[r]: which node rank r is on, numbered from 0 in order of their first ranks. */

@@ -55,6 +55,15 @@ static inline void rr_note32(_Atomic uint32_t *word, uint32_t value)
 	atomic_store_explicit(word, value, memory_order_relaxed);
 }
 
+/* Put one's number into a word that holds 0; what it held, which stays unless it was 0. */
+static inline uint32_t rr_claim32(_Atomic uint32_t *word, uint32_t number)
+{
+	uint32_t held = 0;
+
+	atomic_compare_exchange_strong_explicit(word, &held, number, memory_order_acq_rel, memory_order_acquire);
+	return held;
+}
+
 /*
  * Sleeping: the sleeper says "I sleep", then looks once more; the waker publishes, then looks for
  * sleepers. Each side's store must be ordered before its load, which only a full fence gives.

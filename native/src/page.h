@@ -11,7 +11,9 @@
  *      2  position        two stores a tiny operation, one a slice
  *      3  entries[16]     op << 8 | index in descriptors
  *      5  opens[16]       see wire.h
- *     21  descriptors[64]
+ *     21  waiting         what the owner waits in; written when it looks around, never by slice
+ *     22  elsewhere       what its process waited in last, in whichever communicator
+ *     23  descriptors[64]
  *         error           written before state says FAILED
  *         consumed[2 * count] per sender of the node: transfers released by this rank, one line each; of
  *                         operations, then of messages
@@ -31,7 +33,7 @@
 #include "wire.h"
 
 #define RR_PAGE_MAGIC 0x45474150474e5252ull /* "RRNGPAGE" */
-#define RR_PAGE_VERSION 4                    /* raise on any change to this picture */
+#define RR_PAGE_VERSION 5                    /* raise on any change to this picture */
 #define RR_ENTRY_COUNT 16u                   /* operations back that can be told apart */
 #define RR_DESCRIPTOR_COUNT 64u              /* fits the low byte of an entry */
 #define RR_MAILBOX_LINE_BYTES 56u            /* payload beside the tag */
@@ -56,6 +58,23 @@ struct rr_line {
 };
 _Static_assert(sizeof(struct rr_line) == 64, "counters of different writers share no line");
 
+/* A wait in one word: rr_wait_kind << 56 | row (24 bits, all ones: none) << 32 | peer. 0: none. */
+struct rr_waiting {
+	alignas(RR_CACHE_LINE) _Atomic uint64_t op; /* an older one than op_done + 1 counts for nothing */
+	_Atomic uint64_t waits[2];                  /* for what comes; for room, where it sends */
+	_Atomic uint64_t since_ns, seen_ns;         /* since when for just these; when the owner looked last */
+};
+_Static_assert(sizeof(struct rr_waiting) == 64, "what its owner waits in is one line");
+
+struct rr_elsewhere {
+	alignas(RR_CACHE_LINE) _Atomic uint64_t comm;
+	_Atomic uint64_t op;
+	_Atomic uint64_t wait;    /* as above */
+	_Atomic uint64_t process; /* of the peer in it */
+	_Atomic uint64_t seen_ns;
+};
+_Static_assert(sizeof(struct rr_elsewhere) == 64, "so is what its process does");
+
 struct rr_page {
 	alignas(RR_CACHE_LINE) uint64_t magic;
 	uint32_t version;
@@ -65,16 +84,21 @@ struct rr_page {
 	uint64_t start_time; /* of the process, in clock ticks since boot */
 	uint8_t token[16];   /* told over the rendezvous: who maps this page proves the same node */
 	uint64_t created_ns;
+	uint64_t process; /* the same in all pages of a process; see rr_hello_process() */
 
 	alignas(RR_CACHE_LINE) _Atomic uint32_t state; /* enum rr_page_state */
 	_Atomic uint32_t bell;                          /* futex word of the sleeping owner */
 	_Atomic uint32_t sleeping;                      /* enum rr_sleep */
+	_Atomic uint32_t finder; /* of the page of the node's first rank: 1 + the rank that found why the communicator is lost; by any */
+	uint64_t comm;           /* names the communicator, on all its ranks alike */
 
 	alignas(RR_CACHE_LINE) _Atomic uint64_t op_done; /* the last finished operation; ops count from 1 */
 	_Atomic uint64_t position;                        /* row << 32 | slice of the operation in flight */
 
 	alignas(RR_CACHE_LINE) _Atomic uint64_t entries[RR_ENTRY_COUNT];
 	struct rr_open opens[RR_ENTRY_COUNT];
+	struct rr_waiting waiting;
+	struct rr_elsewhere elsewhere;
 	alignas(RR_CACHE_LINE) struct rr_descriptor descriptors[RR_DESCRIPTOR_COUNT];
 	rr_error error;
 };
@@ -124,6 +148,12 @@ static inline uint8_t *rr_page_slots(struct rr_page *page, const struct rr_layou
 static inline uint8_t *rr_page_message_slots(struct rr_page *page, const struct rr_layout *layout, uint32_t receiver)
 {
 	return (uint8_t *)page + layout->message_slots + (uint64_t)receiver * layout->message_bytes;
+}
+
+/* A wait as it stands in a page; row -1: none. */
+static inline uint64_t rr_wait_word(uint32_t kind, int32_t row, int32_t peer)
+{
+	return (uint64_t)kind << 56 | (uint64_t)((uint32_t)row & 0xffffffu) << 32 | (uint32_t)peer;
 }
 
 /* An entry tells op and descriptor by one store. */

@@ -208,6 +208,18 @@ static rr_status find_transport(struct rr_comm *comm, struct rr_hello *own)
 	return RR_OK;
 }
 
+/* Before the page says RUNNING. */
+static void name_page(struct rr_comm *comm, const struct rr_hello *own, const struct rr_hello *hellos)
+{
+	const struct rr_hello *first = comm->world == 1 ? own : &hellos[0];
+
+	comm->shm.page->process = rr_hello_process(own);
+	comm->shm.page->comm = rr_hash_bytes(first->token, sizeof(first->token), 0);
+	for (int32_t r = 0; r < comm->world; r++)
+		if (!rr_shm_has(&comm->shm, r))
+			comm->pages[r]->comm = comm->shm.page->comm;
+}
+
 rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user)
 {
 	struct rr_hello *own = calloc(1, sizeof(*own));
@@ -245,6 +257,8 @@ close_listener:
 		close(listener);
 	if (status >= 0)
 		status = open_links(comm, hellos);
+	if (status >= 0)
+		name_page(comm, own, hellos);
 	if (status >= 0)
 		status = rr_shm_start(&comm->shm, comm->far ? rr_far_bell(comm->far) : -1);
 free_both:

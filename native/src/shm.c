@@ -216,6 +216,13 @@ rr_status rr_shm_mapping(struct rr_shm *shm, int32_t r, uint32_t id, struct rr_m
 		       strerror(errno));
 }
 
+bool rr_shm_gone(const struct rr_shm *shm, int32_t r)
+{
+	struct pollfd item = {.fd = shm->peers[r].pidfd, .events = POLLIN};
+
+	return item.fd >= 0 && poll(&item, 1, 0) > 0;
+}
+
 int32_t rr_shm_look(struct rr_shm *shm)
 {
 	int32_t dead = -1;
@@ -223,14 +230,13 @@ int32_t rr_shm_look(struct rr_shm *shm)
 	tell_freed(shm);
 	for (int32_t r = 0; r < shm->world; r++) {
 		struct rr_shm_peer *peer = &shm->peers[r];
-		struct pollfd item = {.fd = peer->pidfd, .events = POLLIN};
 		bool gone;
 
 		if (r == shm->rank || peer->socket < 0)
 			continue;
 		gone = !read_news(peer);
 		/* A child that inherited the socket keeps it open after its parent's death: ask for the process, too. */
-		gone = gone || (peer->pidfd >= 0 && poll(&item, 1, 0) > 0);
+		gone = gone || rr_shm_gone(shm, r);
 		if (gone && dead < 0 && rr_observe32(&peer->page->state) != RR_PAGE_CLOSED)
 			dead = r;
 	}

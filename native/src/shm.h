@@ -84,6 +84,9 @@ rr_status rr_shm_mapping(struct rr_shm *shm, int32_t peer, uint32_t id, struct r
 /* Read what the peers' sockets hold; the number of a dead peer, or -1. A closed peer is not dead. */
 int32_t rr_shm_look(struct rr_shm *shm);
 
+/* Whether the process of a rank of this node has ended. */
+bool rr_shm_gone(const struct rr_shm *shm, int32_t r);
+
 /* Whether rank r is on this node. */
 static inline bool rr_shm_has(const struct rr_shm *shm, int32_t r)
 {

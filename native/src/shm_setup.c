@@ -17,6 +17,7 @@
 
 #include "clock.h"
 #include "order.h"
+#include "process.h"
 #include "shm.h"
 #include "status.h"
 
@@ -34,26 +35,6 @@ struct outcome { /* followed by world bytes: whose ordinary memory we can read *
 	int32_t unproven; /* what claimed to be this node could not be reached, or was not it */
 	char message[248];
 };
-
-static uint64_t process_start_time(void)
-{
-	char text[1024];
-	uint64_t ticks = 0;
-	FILE *file = fopen("/proc/self/stat", "r");
-
-	if (!file)
-		return 0;
-	if (fgets(text, sizeof(text), file)) {
-		/* Field 22; fields are counted after the ")" that ends the command's name. */
-		char *field = strrchr(text, ')');
-		for (int skip = 2; field && skip < 22; skip++)
-			field = strchr(field + 1, ' ');
-		if (field)
-			ticks = strtoull(field + 1, NULL, 10);
-	}
-	fclose(file);
-	return ticks;
-}
 
 static uint64_t budget_left(const rr_options *options)
 {
@@ -116,7 +97,7 @@ static rr_status make_segment(struct rr_shm *shm)
 	page->world = (uint32_t)shm->world;
 	page->rank = (uint32_t)shm->rank;
 	page->pid = getpid();
-	page->start_time = process_start_time();
+	page->start_time = rr_process_start_time();
 	page->created_ns = rr_now_ns();
 	memcpy(page->token, shm->token, sizeof(page->token));
 	for (uint32_t i = 0; i < 2 * shm->layout.count; i++) /* before any peer maps it: nothing was released yet */

@@ -21,6 +21,4 @@ void rr_error_clear(rr_error *error, rr_status status);
 /* Make `error` this thread's record and return its status. */
 rr_status rr_error_set(const rr_error *error);
 
-const char *rr_collective_name(int32_t collective);
-
 #endif

@@ -6,6 +6,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "clock.h"
 #include "comm.h"
@@ -13,8 +14,9 @@
 #include "order.h"
 #include "status.h"
 
-#define NAMED_MAX 8                          /* ranks listed in a message */
-#define TELL_STATE_NS (50 * RR_NS_PER_MS) /* waited: then far ranks are told what this one is in */
+#define TELL_STATE_NS (50 * RR_NS_PER_MS)   /* waited: then far ranks are told what this one is in */
+#define CLAIM_NS (20 * RR_NS_PER_MS)        /* in which a rank of this node that found first says what */
+#define CLAIM_LOOK_NS 200000                /* how often it is looked for */
 
 /* ---- words ---- */
 
@@ -39,34 +41,6 @@ static const char *state_of_peer(struct rr_comm *comm, int32_t r, char *text, si
 	return text;
 }
 
-/* "never entered: rank 2 (...), ...", or where the engine stands when all are in. */
-static void describe_wait(struct rr_comm *comm, uint64_t op, char *text, size_t size)
-{
-	size_t used = 0;
-	int named = 0;
-	char one[96];
-
-	text[0] = 0;
-	for (int32_t r = 0; r < comm->world && named < NAMED_MAX; r++) {
-		if (r == comm->rank)
-			continue;
-		uint64_t entry = rr_observe64(&comm->pages[r]->entries[op % RR_ENTRY_COUNT]);
-		if (entry >> 8 >= op)
-			continue;
-		used += (size_t)snprintf(text + used, size - used, "%s%s", named ? "; " : "never entered: ",
-					 state_of_peer(comm, r, one, sizeof(one)));
-		used = used < size ? used : size - 1;
-		named++;
-	}
-	if (named)
-		return;
-	if (comm->engine.waiting_peer >= 0)
-		snprintf(text, size, "all ranks entered; this rank waits in row %d for %s", comm->engine.waiting_row,
-			 state_of_peer(comm, comm->engine.waiting_peer, one, sizeof(one)));
-	else
-		snprintf(text, size, "all ranks entered");
-}
-
 void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op)
 {
 	char ours[320], theirs[320];
@@ -88,6 +62,23 @@ void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op)
 		: called->costs != work->plan->descriptor.costs
 		? "the ranks choose algorithms by different constants: give all of them one file (RDMARING_TUNING, init(tuning=)), or none"
 		: "all ranks must make the same calls in the same order with equal count, dtype, op, root and algorithm");
+}
+
+/* What is the matter goes into a time-out's message, once that is found out. */
+static void tell_time(struct rr_comm *comm, rr_error *error)
+{
+	size_t used = strlen(error->message);
+	char where[96];
+
+	if (!comm->first || error->collective[0]) /* a message's says it already */
+		return;
+	if (error->verdict.kind != RR_VERDICT_NONE)
+		snprintf(error->message + used, sizeof(error->message) - used, ": %s", error->verdict.text);
+	else if (error->peer >= 0)
+		snprintf(error->message + used, sizeof(error->message) - used, ": all ranks entered; this rank waits in row %d for %s",
+			 error->row, state_of_peer(comm, error->peer, where, sizeof(where)));
+	if (error->verdict.kind != RR_VERDICT_NONE)
+		error->peer = error->verdict.rank == comm->rank ? error->verdict.peer : error->verdict.rank;
 }
 
 /* ---- the end ---- */
@@ -123,16 +114,91 @@ static void sever_far(struct rr_comm *comm)
 	}
 }
 
+/* The finder's error as this rank raises it. */
+static void take_over(const struct rr_comm *comm, int32_t r, rr_error *error)
+{
+	const struct rr_work *work = comm->first;
+	const rr_verdict *verdict = &error->verdict;
+	char message[sizeof(error->message)];
+
+	*error = comm->pages[r]->error;
+	error->message[sizeof(error->message) - 1] = 0;
+	error->hint[sizeof(error->hint) - 1] = 0;
+	if (error->status == RR_ERR_PEER_DIED || error->status == RR_ERR_PEER_CLOSED)
+		return;
+	if (error->status == RR_ERR_MISMATCH) {
+		error->peer = error->peer == comm->rank ? r : error->peer;
+		return;
+	}
+	if (error->status == RR_ERR_ABORTED) {
+		error->peer = error->peer < 0 ? r : error->peer;
+		return;
+	}
+	/* Its time is over, so is ours: in the same operation, and not for our sake. */
+	if (error->status == RR_ERR_TIMEOUT && verdict->kind != RR_VERDICT_NONE && verdict->rank != comm->rank && work &&
+	    verdict->op == (int64_t)work->op)
+		return;
+	snprintf(message, sizeof(message), "rank %d failed (%s): %.900s", r, rr_status_name((rr_status)error->status),
+		 error->message);
+	memcpy(error->message, message, sizeof(message));
+	error->status = RR_ERR_PEER_FAILED;
+	error->peer = r;
+}
+
+/*
+ * Of several ranks of a node that find something at the same time, one is heard: who puts its number first into the
+ * page of the node's first rank. False: another did, and its error is *error now.
+ */
+static bool claim(struct rr_comm *comm, rr_error *error)
+{
+	const struct rr_work *work = comm->first;
+	struct timespec nap = {.tv_nsec = CLAIM_LOOK_NS};
+	uint64_t until_ns = rr_now_ns() + CLAIM_NS;
+	int32_t first = 0;
+
+	while (comm->shm.index[first] != 0)
+		first++;
+	uint32_t finder = rr_claim32(&comm->pages[first]->finder, (uint32_t)comm->rank + 1);
+	if (!finder || finder > (uint32_t)comm->world || !rr_shm_has(&comm->shm, (int32_t)finder - 1))
+		return true;
+	int32_t r = (int32_t)finder - 1;
+	/* It failed in an operation that we wait for; it may be stopped before it says why. */
+	while (rr_observe64(&comm->pages[r]->op_done) < (work ? work->op : UINT64_MAX)) {
+		if (rr_observe32(&comm->pages[r]->state) == RR_PAGE_FAILED) {
+			take_over(comm, r, error);
+			return false;
+		}
+		if (rr_now_ns() >= until_ns)
+			return true;
+		nanosleep(&nap, NULL);
+	}
+	return true;
+}
+
+/* An error of this rank's own gets its verdict, unless another was first to find one. */
+static void decide(struct rr_comm *comm, const rr_error *found)
+{
+	bool own = found->verdict.kind == RR_VERDICT_NONE;
+
+	comm->failure = *found;
+	if (own && claim(comm, &comm->failure)) {
+		comm->failure.rank = comm->rank;
+		rr_judge(comm, comm->first, &comm->failure);
+		if (comm->failure.status == RR_ERR_TIMEOUT)
+			tell_time(comm, &comm->failure);
+	}
+	comm->failure.rank = comm->rank;
+}
+
 void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 {
 	struct rr_work *work = comm->first;
 
 	if (!comm->failed) {
 		comm->failed = true;
-		comm->failure = *error;
-		comm->failure.rank = comm->rank;
+		decide(comm, error);
 		if (!comm->failure.transport[0])
-			snprintf(comm->failure.transport, sizeof(comm->failure.transport), "%s", transport_of(comm, error->peer));
+			snprintf(comm->failure.transport, sizeof(comm->failure.transport), "%s", transport_of(comm, comm->failure.peer));
 		if (work)
 			snprintf(comm->failure.collective, sizeof(comm->failure.collective), "%s",
 				 rr_collective_name(work->plan->descriptor.collective));
@@ -174,34 +240,9 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 /* A peer that failed tells why; the root cause is passed on as it is. */
 static void adopt(struct rr_comm *comm, int32_t r)
 {
-	rr_error error = comm->pages[r]->error;
+	rr_error error;
 
-	error.message[sizeof(error.message) - 1] = 0;
-	error.hint[sizeof(error.hint) - 1] = 0;
-	switch ((rr_status)error.status) {
-	case RR_ERR_PEER_DIED:
-	case RR_ERR_PEER_CLOSED:
-	case RR_ERR_MISMATCH:
-		if (error.peer == comm->rank && error.status == RR_ERR_MISMATCH)
-			error.peer = r;
-		rr_watch_fail(comm, &error);
-		return;
-	case RR_ERR_ABORTED:
-		error.peer = error.peer < 0 ? r : error.peer;
-		rr_watch_fail(comm, &error);
-		return;
-	case RR_OK: case RR_AGAIN: case RR_ERR_ARGUMENT: case RR_ERR_NO_MEMORY: case RR_ERR_UNSUPPORTED:
-	case RR_ERR_SCHEDULE: case RR_ERR_LINK: case RR_ERR_PROTOCOL: case RR_ERR_CORRUPT: case RR_ERR_TIMEOUT:
-	case RR_ERR_PEER_FAILED: case RR_ERR_CLOSED: case RR_ERR_FORKED:
-	case RR_ERR_SYSTEM: case RR_ERR_SETUP: case RR_ERR_DEVICE:
-		break;
-	}
-	char message[sizeof(error.message)];
-	snprintf(message, sizeof(message), "rank %d failed (%s): %.900s", r, rr_status_name((rr_status)error.status),
-		 error.message);
-	memcpy(error.message, message, sizeof(message));
-	error.status = RR_ERR_PEER_FAILED;
-	error.peer = r;
+	take_over(comm, r, &error);
 	rr_watch_fail(comm, &error);
 }
 
@@ -237,21 +278,19 @@ static bool look_at_peer(struct rr_comm *comm, int32_t r, const struct rr_work *
 static void look_at_time(struct rr_comm *comm, const struct rr_work *work)
 {
 	uint64_t now = rr_now_ns();
-	char where[700];
 
 	if (now < work->deadline_ns)
 		return;
-	describe_wait(comm, work->op, where, sizeof(where));
-	rr_fail(RR_ERR_TIMEOUT, "%s (op %llu) timed out after %.1f s: %s",
+	rr_fail(RR_ERR_TIMEOUT, "%s (op %llu) timed out after %.1f s",
 		rr_collective_name(work->plan->descriptor.collective), (unsigned long long)work->op,
-		(double)(now - work->started_ns) / 1e9, where);
+		(double)(now - work->started_ns) / 1e9);
 	rr_error *error = rr_error_here();
 	error->op = (int64_t)work->op;
 	if (rr_own32(&work->state) == RR_WORK_RUNNING && !work->plan->mailbox) {
 		error->peer = comm->engine.waiting_peer;
 		error->row = comm->engine.waiting_row;
 	}
-	strcpy(error->hint, "look at the ranks named; raise timeout_s (or RDMARING_TIMEOUT, in seconds) if they are only slow");
+	strcpy(error->hint, "look at the rank named; raise timeout_s (or RDMARING_TIMEOUT, in seconds) if it is only slow");
 	rr_watch_fail(comm, error);
 }
 
@@ -260,9 +299,11 @@ static int32_t look_far(struct rr_comm *comm, const struct rr_work *work, int32_
 {
 	int32_t lost = rr_far_look(comm->far);
 
-	/* Once all peers of the plan have opened this operation alike, waiting is the links' matter. */
+	/* Once all peers of the plan have opened this operation alike, only who gets no further tells. */
 	bool meeting = work->plan->mailbox || comm->engine.phase == RR_OPENING;
-	if (meeting && rr_now_ns() - work->started_ns > TELL_STATE_NS)
+	uint64_t now_ns = rr_now_ns();
+	bool waits = now_ns - rr_own64(&comm->shm.page->waiting.since_ns) > TELL_STATE_NS;
+	if ((meeting && now_ns - work->started_ns > TELL_STATE_NS) || waits)
 		rr_far_tell_state(comm->far, work->op);
 	return dead >= 0 ? dead : lost;
 }
@@ -367,6 +408,7 @@ void rr_watch_look(struct rr_comm *comm)
 	}
 	if (!rr_own32(&comm->unfinished))
 		return;
+	rr_judge_waits(comm);
 	dead = rr_shm_look(&comm->shm);
 	if (comm->far && work)
 		dead = look_far(comm, work, dead);

@@ -187,7 +187,7 @@ def _pair(peer: str, roots: Roots, output: _Output) -> int:
 
 def _serve(port: int, roots: Roots, once: bool) -> int:
     logger = logging.getLogger("rdmaring")
-    if not logger.handlers:
+    if all(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
         logger.addHandler(logging.StreamHandler())
 
     def told(mine: doctor.Document, theirs: doctor.Document) -> None:

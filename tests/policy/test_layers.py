@@ -16,6 +16,7 @@ NATIVE = ROOT / "native" / "src"
 # A module imports its own room and what lies lower; nothing beside it, nothing above.
 LEVELS = {
     "_version": 0,
+    "verdict": 0,
     "errors": 1,
     "_native": 2,
     "schedule": 2,
@@ -45,7 +46,7 @@ LEVELS = {
 }
 # Modules that are one room with another: to split a communicator is to make communicators.
 ROOM_OF = {"group": "communicator", "gpu": "running", "finite": "running"}
-WITHOUT_NATIVE = ("schedule", "rendezvous", "launch", "errors", "_version")
+WITHOUT_NATIVE = ("schedule", "rendezvous", "launch", "errors", "verdict", "_version")
 NATIVE_MODULES = ("_native", "buffers", "memory", "topology", "plan", "work", "running", "collectives", "communicator")
 NATIVE_MODULES += ("messages", "finite", "__init__")
 

@@ -1,0 +1,103 @@
+"""The verdict of each class of trouble: right, the same on all ranks, in the exception and in every rank's log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verdicts import agreed, run, verdict
+
+LARGE, TINY = "np.ones(1 << 18, np.float32)", "np.ones(2, np.float32)"
+
+
+@pytest.mark.parametrize("x", [LARGE, TINY], ids=["large", "tiny"])
+@pytest.mark.parametrize("where", ["shm", "tcp"])
+def test_died(where: str, x: str, tmp_path: Path) -> None:
+    source = f"""
+comm = rr.init(timeout_s=30)
+x = {x}
+comm.all_reduce(x)
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+judged(lambda: [comm.all_reduce(x) for _ in range(3)])
+"""
+    ran = run(3, source, tmp_path, where)
+    found = agreed(ran, (0, 2), "died", 1)
+    assert found["op"] == 2 and found["collective"] == "all_reduce"
+    assert found["text"].startswith("died: rank 1 (pid "), found
+    for rank in (0, 2):
+        assert ran.of(rank, "error") == "PeerDiedError" and ran.of(rank, "seconds") < 1.5, ran.output
+    if where == "shm":  # the ranks of a node hear one finder
+        assert verdict(ran, 0) == verdict(ran, 2)
+
+
+@pytest.mark.parametrize("where", ["shm", "tcp"])
+def test_mismatch_names_the_odd_rank(where: str, tmp_path: Path) -> None:
+    source = """
+comm = rr.init(timeout_s=30)
+comm.all_reduce(np.ones(1000))
+if comm.rank == 1:
+    time.sleep(0.2)
+judged(lambda: comm.all_reduce(np.ones(50_001 if comm.rank == 1 else 50_000)))
+"""
+    ran = run(3, source, tmp_path, where)
+    found = agreed(ran, (0, 1, 2), "mismatch", 1)
+    assert "50001 float64" in found["text"] and "50000 float64" in found["text"]
+    assert found["peer"] in (0, 2) and found["op"] == 2
+
+
+@pytest.mark.parametrize("where", ["shm", "tcp", "mixed"])
+def test_never_entered_is_the_first_cause_of_a_chain(where: str, tmp_path: Path) -> None:
+    """A broadcast in a chain: rank 3 waits for rank 2, which waits for rank 1, which is in user code."""
+    source = """
+comm = rr.init(timeout_s=30)
+x = np.ones(300_000)
+comm.barrier()
+if comm.rank == 1:
+    time.sleep(3)
+judged(lambda: comm.all_reduce(x, algorithm="ring", timeout_s=1.2))
+"""
+    ran = run(4, source, tmp_path, where)
+    found = agreed(ran, (0, 2, 3), "never_entered", 1)
+    assert "never entered: rank 1 (pid " in found["text"] and "user code" in found["text"]
+    for rank in (0, 2, 3):
+        assert ran.of(rank, "error") in ("OperationTimeoutError", "PeerFailedError"), ran.output
+        assert ran.of(rank, "seconds") < 2.2
+    if where == "shm":
+        assert verdict(ran, 0) == verdict(ran, 2) == verdict(ran, 3)
+        assert ran.of(0, "error") == ran.of(2, "error") == "OperationTimeoutError"
+        # whoever comes late is told, too
+        assert ran.of(1, "error") == "PeerFailedError" and verdict(ran, 1) == verdict(ran, 0)
+
+
+@pytest.mark.parametrize("where", ["shm", "mixed"])
+def test_stopped(where: str, tmp_path: Path) -> None:
+    source = """
+comm = rr.init(timeout_s=30)
+x = np.ones(1 << 20)
+pids = comm.all_gather(np.array([os.getpid()]))
+if comm.rank == 1:
+    stop_soon(os.getpid(), 0.3)
+judged(lambda: [comm.all_reduce(x, timeout_s=2) for _ in range(100_000)])
+if comm.rank == 0:
+    time.sleep(0.5)
+    os.kill(int(pids[1]), signal.SIGKILL)
+"""
+    ran = run(4, source, tmp_path, where)
+    found = agreed(ran, (0, 2, 3), "stopped", 1)
+    assert "stopped by a signal" in found["text"], found
+
+
+@pytest.mark.parametrize("where", ["shm", "tcp"])
+def test_a_rank_that_closed_has_not_entered(where: str, tmp_path: Path) -> None:
+    source = """
+comm = rr.init(timeout_s=30)
+comm.barrier()
+if comm.rank == 2:
+    comm.close()
+else:
+    judged(lambda: comm.all_reduce(np.ones(100_000)))
+"""
+    ran = run(3, source, tmp_path, where)
+    found = agreed(ran, (0, 1), "never_entered", 2)
+    assert "closed its communicator" in found["text"]

@@ -1,0 +1,60 @@
+"""Worlds in which something is wrong, and what each rank's verdict says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from worlds import Ran, run_world
+
+# FAR=1: each rank is a node of its own, so edges are TCP. Ranks tell their verdict, and what the logger told.
+PRELUDE = """
+import logging
+me = int(os.environ["RDMARING_RANK"])
+if os.environ.get("FAR"):
+    os.environ["RDMARING_HOST_ID"] = f"node-{me // int(os.environ.get('PER', '1'))}"
+lines = []
+class Kept(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+logging.getLogger("rdmaring").addHandler(Kept())
+
+def judged(call):
+    begin = time.monotonic()
+    try:
+        call()
+    except rr.RdmaringError as error:
+        v = error.verdict
+        say(error=type(error).__name__, text=str(error), seconds=time.monotonic() - begin, at=time.time(),
+            log=[line for line in lines], verdict=None if v is None else v.as_dict())
+        return
+    say(error=None, verdict=None, seconds=time.monotonic() - begin)
+
+def stop_soon(pid, after_s):
+    # The child of a child: nobody waits for it.
+    if os.fork() == 0:
+        time.sleep(after_s); os.kill(pid, signal.SIGSTOP); os._exit(0)
+"""
+FAR = {"shm": {}, "tcp": {"FAR": "1"}, "mixed": {"FAR": "1", "PER": "2"}}
+
+
+def run(world: int, source: str, tmp_path: Path, where: str = "shm", timeout_s: float = 60) -> Ran:
+    return run_world(world, PRELUDE + source, tmp_path, "--keep-going", env=FAR[where], timeout_s=timeout_s)
+
+
+def verdict(ran: Ran, rank: int) -> dict[str, Any]:
+    found = ran.of(rank, "verdict")
+    assert found is not None, ran.output
+    return dict(found)
+
+
+def agreed(ran: Ran, ranks: tuple[int, ...], kind: str, culprit: int | None) -> dict[str, Any]:
+    """All of ``ranks`` say the same class and place, and have logged the line once; returns the first's verdict."""
+    for rank in ranks:
+        each = verdict(ran, rank)
+        assert each["kind"] == kind, ran.output
+        if culprit is not None:
+            assert each["rank"] == culprit, ran.output
+        lines = ran.of(rank, "log")
+        assert [line for line in lines if each["text"] in line] == [f"rank {rank}: {each['text']}"], lines
+    return verdict(ran, ranks[0])
