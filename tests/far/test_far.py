@@ -182,7 +182,7 @@ for _ in range(50):
 say(sum=float(comm.all_reduce(x)[0]))
 comm.close()
 """
-    ran = run_world(2, source, tmp_path)
+    ran = run_world(2, source, tmp_path, env={"RDMARING_LOG": "warning"})
     assert ran.code == 0, ran.output
     assert ran.of(0, "sum") == ran.of(1, "sum") == 2.0
     for rank in range(2):
