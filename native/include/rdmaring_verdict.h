@@ -102,6 +102,8 @@ typedef struct rr_rank_seen {
 RR_API const char *rr_verdict_name(int32_t kind);
 /* "all_reduce" and so on; "invalid". */
 RR_API const char *rr_collective_name(int32_t collective);
+/* rr_life of a process of this machine. start_time: in clock ticks since boot, as its page says; 0: not compared. */
+RR_API int32_t rr_process_life(int32_t pid, uint64_t start_time);
 /* Bytes of a page that rr_page_read() looks at. */
 RR_API uint64_t rr_page_bytes(void);
 /* now_ns: CLOCK_MONOTONIC of the page's node. 0; -1: these bytes are no page; -2: of another version. Any bytes may be given. */

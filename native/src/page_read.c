@@ -8,6 +8,8 @@
 #include "page.h"
 #include "status.h"
 
+#define RR_WORLD_MAX (1u << 20) /* whoever claims more is no rank */
+
 uint64_t rr_page_bytes(void)
 {
 	return sizeof(struct rr_page);
@@ -105,7 +107,7 @@ int32_t rr_page_read(const void *bytes, uint64_t size, uint64_t now_ns, rr_rank_
 		return -1;
 	if (page.version != RR_PAGE_VERSION)
 		return -2;
-	if (page.rank >= page.world || page.world > INT32_MAX || page.pid <= 0)
+	if (page.rank >= page.world || page.world > RR_WORLD_MAX || page.pid <= 0)
 		return -1;
 	rr_page_seen(&page, now_ns, out);
 	return 0;

@@ -55,7 +55,7 @@ static bool is_frozen(int32_t pid)
 	return frozen;
 }
 
-rr_life rr_process_life(int32_t pid, uint64_t start_time)
+int32_t rr_process_life(int32_t pid, uint64_t start_time)
 {
 	char path[40], state = 0;
 	uint64_t started = 0;

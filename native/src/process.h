@@ -8,9 +8,7 @@
 
 #include "rdmaring.h"
 
-/* start_time: in clock ticks since boot, to tell a process from a later one of the same number; 0: not compared. */
-rr_life rr_process_life(int32_t pid, uint64_t start_time);
-/* Of this process. 0: it cannot be told. */
+/* Of this process, in clock ticks since boot: it tells a process from a later one of the same number. 0: it cannot be told. */
 uint64_t rr_process_start_time(void);
 
 #endif

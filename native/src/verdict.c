@@ -231,20 +231,20 @@ static bool find_cycle(const struct search *search, int32_t r, rr_verdict *out)
 
 	if (!waits_elsewhere(first))
 		return false;
-	used = (size_t)snprintf(out->text, sizeof(out->text), "order: rank %d waits in communicator %04llx, op %llu, for rank %d",
-				waiter->rank, (unsigned long long)waiter->comm & 0xffff, (unsigned long long)search->op, r);
+	used = (size_t)snprintf(out->text, sizeof(out->text), "order: rank %d waits in communicator %08llx, op %llu, for rank %d",
+				waiter->rank, (unsigned long long)waiter->comm & 0xffffffff, (unsigned long long)search->op, r);
 	for (int32_t hops = 0; hops < search->world; hops++) {
 		const rr_rank_seen *next = by_process(search, at->else_process);
 		if (!next || !waits_elsewhere(at))
 			break;
 		if (used < sizeof(out->text))
 			used += (size_t)snprintf(out->text + used, sizeof(out->text) - used,
-						 ", which waits in communicator %04llx, op %llu, for rank %d",
-						 (unsigned long long)at->else_comm & 0xffff, (unsigned long long)at->else_op, next->rank);
+						 ", which waits in communicator %08llx, op %llu, for rank %d",
+						 (unsigned long long)at->else_comm & 0xffffffff, (unsigned long long)at->else_op, next->rank);
 		if (inside(next, search->op)) { /* it waits in ours: round we are */
 			rr_verdict_set(out, RR_VERDICT_ORDER, first, waiter, search->op);
-			rr_verdict_note(out, "all ranks must use their communicators in the same order; ranks are those of %04llx",
-					(unsigned long long)waiter->comm & 0xffff);
+			rr_verdict_note(out, "all ranks must use their communicators in the same order; ranks are those of %08llx",
+					(unsigned long long)waiter->comm & 0xffffffff);
 			return true;
 		}
 		at = next;

@@ -22,6 +22,7 @@ SUBCOMMANDS = {
     "schedule": "Print, verify and save schedules.",
     "simulate": "Predict times against ranks and bytes, and where algorithms cross.",
     "doctor": "Say what is wrong with this machine or a pair of machines, why, and what to do.",
+    "why": "Say which rank is stuck, where and on what, from outside.",
     "trace": "Record slices of all ranks on one time line, for Perfetto.",
 }
 
@@ -32,6 +33,7 @@ Examples:
   mpirun --host a,b rdmaring links --live
   rdmaring schedule ring -n 8
   rdmaring doctor
+  rdmaring why 4711
 """
 
 

@@ -1,0 +1,105 @@
+"""Progress pages of other processes, read from outside: out of /proc, without the help of whom they belong to.
+
+A rank's page lies in a memfd that its owner holds open and its node's ranks map. A living owner's is read through its
+descriptor (the right to look at the process is enough); a dead owner's out of the memory of a neighbour that maps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rdmaring._native import ffi, lib
+
+SEGMENT = "/memfd:rdmaring-segment"
+MAPPING = re.compile(r"^([0-9a-f]+)-[0-9a-f]+ \S+ 0+ (\S+) (\d+) +" + re.escape(SEGMENT), re.MULTILINE)
+
+
+@dataclass
+class Segments:
+    """What was found: ``pages`` by (device, inode) of the memfd, as ``rr_rank_seen``.
+
+    mapped_by: which processes map each. refused: processes whose maps, descriptors or memory may not be read.
+    versions: processes whose pages are of another version of rdmaring.
+    """
+
+    pages: dict[tuple[str, int], Any] = field(default_factory=dict)
+    mapped_by: dict[tuple[str, int], set[int]] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    versions: set[int] = field(default_factory=set)
+
+
+def find(proc: Path = Path("/proc")) -> Segments:
+    """All pages that the processes of this machine map."""
+    found = Segments()
+    places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for entry in proc.iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        for address, device, inode in _mappings(entry, found):
+            place = (device, inode)
+            places.setdefault(place, []).append((int(entry.name), address))
+            found.mapped_by.setdefault(place, set()).add(int(entry.name))
+    for place, mappings in places.items():
+        seen = _page(proc, place[1], mappings, found)
+        if seen is not None:
+            found.pages[place] = seen
+    return found
+
+
+def _mappings(entry: Path, found: Segments) -> list[tuple[int, str, int]]:
+    """Of one process: address, device, inode of each segment's beginning."""
+    try:
+        text = (entry / "maps").read_text()
+    except PermissionError as error:
+        found.refused[int(entry.name)] = f"{entry / 'maps'}: {error.strerror}"
+        return []
+    except OSError:  # it has ended meanwhile
+        return []
+    return [(int(each[1], 16), each[2], int(each[3])) for each in MAPPING.finditer(text)]
+
+
+def _page(proc: Path, inode: int, mappings: list[tuple[int, int]], found: Segments) -> Any | None:
+    """The record of a page, by the first way that works."""
+    for pid, _ in mappings:
+        data = _through_descriptor(proc / str(pid), inode)
+        if data is None:
+            continue
+        return record(data, pid, found)
+    for pid, address in mappings:
+        try:
+            with open(proc / str(pid) / "mem", "rb", buffering=0) as memory:
+                data = os.pread(memory.fileno(), lib.rr_page_bytes(), address)
+        except OSError as error:
+            found.refused.setdefault(pid, f"{proc / str(pid) / 'mem'}: {error.strerror}")
+            continue
+        return record(data, pid, found)
+    return None
+
+
+def _through_descriptor(process: Path, inode: int) -> bytes | None:
+    with contextlib.suppress(OSError):
+        for entry in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if not os.readlink(entry).startswith(SEGMENT) or os.stat(entry).st_ino != inode:
+                    continue
+                with open(entry, "rb", buffering=0) as page:
+                    return os.pread(page.fileno(), lib.rr_page_bytes(), 0)
+    return None
+
+
+def record(data: bytes, pid: int, found: Segments) -> Any | None:
+    """``rr_rank_seen`` of a page's bytes, which nobody has to be believed; None where they are no page of ours."""
+    seen = ffi.new("rr_rank_seen *")
+    status = lib.rr_page_read(data, len(data), time.monotonic_ns(), seen)
+    if status == -2:
+        found.versions.add(pid)
+    if status < 0:
+        return None
+    seen.life = lib.rr_process_life(seen.pid, seen.start_time)
+    return seen

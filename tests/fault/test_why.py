@@ -1,0 +1,156 @@
+"""`rdmaring why` on jobs that live, hang, are stopped, or are killed in part: from outside, without their help."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verdicts import FAR, PRELUDE
+from worlds import PRELUDE as COMMON
+from worlds import RDMARING
+
+from rdmaring._native import ffi, lib
+from rdmaring.diagnose import segments
+
+
+@contextmanager
+def job(world: int, source: str, tmp_path: Path, where: str = "shm") -> Iterator[tuple[int, list[int]]]:
+    """A world in the background: the launcher's pid, and the ranks'. Killed at the end."""
+    script = tmp_path / "ranks.py"
+    told = f"""
+comm = rr.init(timeout_s=60)
+pids = comm.all_gather(np.array([os.getpid()]))
+if comm.rank == 0:
+    open({str(tmp_path / "pids")!r}, "w").write(json.dumps(pids.tolist()) + "\\n")
+comm.barrier()
+"""
+    script.write_text(COMMON + textwrap.dedent(PRELUDE) + told + textwrap.dedent(source))
+    line = [RDMARING, "run", "-n", str(world), "--keep-going", str(script)]
+    pids: list[int] = []
+    with subprocess.Popen(line, env={**os.environ, **FAR[where]}, stdout=subprocess.DEVNULL) as launcher:
+        try:
+            until = time.monotonic() + 40
+            while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text().endswith("\n"):
+                assert time.monotonic() < until and launcher.poll() is None, "the world did not begin"
+                time.sleep(0.05)
+            pids = json.loads((tmp_path / "pids").read_text())
+            yield launcher.pid, pids
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL) if Path(f"/proc/{pid}").exists() else None
+            launcher.terminate()
+
+
+def why(*arguments: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [RDMARING, "why", "--json", *arguments], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def stuck(pid: int) -> dict[str, Any]:
+    """The verdict of the job's communicator, once there is one."""
+    until = time.monotonic() + 20
+    while True:
+        code, document = why(str(pid))
+        if code == 1:
+            return dict(document["groups"][0])
+        assert time.monotonic() < until, document
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("where", ["shm", "tcp"])
+def test_a_rank_in_user_code(where: str, tmp_path: Path) -> None:
+    source = """
+if comm.rank == 1:
+    time.sleep(60)
+comm.all_reduce(np.ones(300_000), algorithm="ring")
+"""
+    with job(3, source, tmp_path, where) as (launcher, pids):
+        group = stuck(launcher)
+        assert group["verdict"]["kind"] == "never_entered" and group["verdict"]["rank"] == 1, group
+        assert [each["pid"] for each in group["ranks"]] == pids
+        assert [each["op"] for each in group["ranks"]] == [3, None, 3], group
+        assert "all_reduce of 300000 float64" in group["ranks"][0]["call"]
+        # by a rank's pid, and by the job's number
+        for arguments in ([str(pids[2])], ["--job", group["job"]]):
+            code, document = why(*arguments)
+            assert code == 1 and document["groups"][0]["verdict"]["rank"] == 1
+        text = subprocess.run([RDMARING, "why", str(launcher)], capture_output=True, text=True, timeout=30, check=False)
+        assert text.returncode == 1 and "never entered: rank 1 (pid" in text.stdout, text.stdout
+        assert f"rank 1 (pid {pids[1]}) in user code" in text.stdout, text.stdout
+
+
+def test_a_stopped_rank_and_a_live_job(tmp_path: Path) -> None:
+    source = """
+x = np.ones(100_000)
+while True:
+    comm.all_reduce(x)
+"""
+    with job(3, source, tmp_path) as (launcher, pids):
+        code, document = why(str(launcher))
+        assert code == 0 and document["groups"][0]["verdict"] is None, document
+        os.kill(pids[2], signal.SIGSTOP)
+        group = stuck(launcher)
+        assert group["verdict"]["kind"] == "stopped" and group["verdict"]["rank"] == 2, group
+        assert group["ranks"][2]["life"] == "stopped"
+
+
+def test_a_killed_rank_while_the_others_cannot_tell(tmp_path: Path) -> None:
+    """All are stopped, one is killed: its page is read out of a neighbour's memory."""
+    source = """
+x = np.ones(100_000)
+while True:
+    comm.all_reduce(x)
+"""
+    with job(3, source, tmp_path) as (launcher, pids):
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGKILL)
+        time.sleep(0.3)
+        group = stuck(launcher)
+        assert group["verdict"]["kind"] == "died" and group["verdict"]["rank"] == 1, group
+        assert [each["life"] for each in group["ranks"]] == ["stopped", "ended", "stopped"]
+
+
+def test_nothing_is_found_and_wrong_usage() -> None:
+    code, document = why("--job", "0123456789abcdef")
+    assert code == 3 and document["groups"] == []
+    for arguments in (["1", "--job", "1"], ["--json", "--watch"], ["4194305"]):
+        done = subprocess.run([RDMARING, "why", *arguments], capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 2 and "Usage" in done.stderr, done.stderr
+
+
+def test_bytes_of_any_kind_are_no_page() -> None:
+    size = lib.rr_page_bytes()
+    found = segments.Segments()
+    assert segments.record(b"", 1, found) is None and segments.record(bytes(size), 1, found) is None
+    seed = random.SystemRandom().randrange(1 << 32)
+    source = random.Random(seed)
+    head = int.to_bytes(0x45474150474E5252, 8, "little")
+    record = ffi.new("rr_rank_seen *")
+    versions = (
+        number
+        for number in range(1, 99)
+        if lib.rr_page_read(head + bytes([number]) + bytes(size), size, 0, record) != -2
+    )
+    version = next(versions)
+    for _ in range(300):
+        rank = int.to_bytes(8, 4, "little") + int.to_bytes(source.randrange(8), 4, "little")
+        data = head + bytes([version, 0, 0, 0]) + rank + int.to_bytes(1 + source.randrange(1 << 30), 4, "little")
+        seen = segments.record(data + source.randbytes(size - len(data)), 1, found)
+        assert seen is not None and 0 <= seen.rank < 8 and seen.world == 8, f"seed {seed}"
+        assert len(ffi.string(seen.call)) < 240, f"seed {seed}"
+    assert segments.record(head + bytes([version + 1, 0, 0, 0]) + bytes(size), 7, found) is None
+    assert found.versions == {7}
