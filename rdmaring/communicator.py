@@ -115,11 +115,13 @@ class Communicator(Collectives, Messages):
         self._check_open()
         found = [link_of(self._handle, self.rank, peer) for peer in range(self.size) if peer != self.rank]
         if self._gpu is None:
-            return found
+            return [replace(link, gpu="", gpu_reason="") for link in found]
         return [self._gpu_link(link, self._gpu) for link in found]
 
     def _gpu_link(self, link: Link, gpu: Attached) -> Link:
         """How vectors in GPU memory go over it."""
+        if link.transport == "verbs":  # the NIC's own answer
+            return link
         way, reason = gpu.link(self.rank, link.peer, near=link.peer_node == self.node)
         return replace(link, gpu=way, gpu_reason=reason)
 

@@ -28,6 +28,9 @@ RANGES = {
     "traffic_class": Range(0, 255, "of the GRH: DSCP << 2 on RoCE v2"),
     "hop_limit": Range(1, 255, "of the GRH"),
     "gid_index": Range(0, 255, "the GID to use, instead of the one found by rule"),
+    "gpu_direct": Range(
+        0, 3, "GPU memory: 0 by dma-buf, else peer memory; 1 dma-buf alone; 2 peer memory alone; 3 staged"
+    ),
 }
 DEVICES_BYTES_MAX = 63
 
@@ -88,9 +91,7 @@ def read(env: Mapping[str, str]) -> VerbsSettings:
     Raises:
         ArgumentError: a value that is not accepted.
     """
-    numbers = {
-        name: _number(name, variable(name), env[variable(name)]) for name in RANGES if env.get(variable(name))
-    }
+    numbers = {name: _number(name, variable(name), env[variable(name)]) for name in RANGES if env.get(variable(name))}
     devices = _devices("RDMARING_VERBS_DEVICES", env.get("RDMARING_VERBS_DEVICES", ""))
     return VerbsSettings(tuple(numbers.items()), devices)
 

@@ -135,6 +135,8 @@ typedef struct rr_verbs_options {
 	uint32_t traffic_class;    /* 0 to 255: DSCP << 2 on RoCE v2 */
 	uint32_t hop_limit;        /* 1 to 255; default 64 */
 	uint32_t gid_index_plus_1; /* 0: by rule; n: the GID at index n - 1 */
+	/* How the NIC may reach GPU memory: 0: dma-buf, else peer memory; 1: dma-buf alone; 2: peer memory alone; 3: not at all */
+	uint32_t gpu_direct;
 	char devices[64];          /* names, with commas: only these; "": all */
 } rr_verbs_options;
 
@@ -173,6 +175,8 @@ typedef struct rr_link_facts {
 	char path[192];     /* between nodes: the addresses at both ends, once joined */
 	char peer_host[40]; /* its name */
 	char reason[256];   /* why not better */
+	char gpu[16];         /* of verbs: how the NIC reaches this rank's GPU memory: "gpudirect" or "staged" */
+	char gpu_reason[384]; /* by what, or why each way was refused */
 	uint64_t slot_bytes;
 	uint32_t slot_count;
 	uint32_t huge_pages; /* 1: slots lie on huge pages */

@@ -37,6 +37,16 @@ typedef unsigned long long rr_cuda_ptr; /* CUdeviceptr */
 #define RR_CUDA_WRITE_VALUE_DEFAULT 0u
 #define RR_CUDA_MEM_OPS_MAX 255u /* in one cuStreamBatchMemOp */
 #define RR_CUDA_CAPTURE_NONE 0
+#define RR_CUDA_DMA_BUF_SUPPORTED 124 /* of devices */
+#define RR_CUDA_RDMA_SUPPORTED 116
+#define RR_CUDA_RDMA_FLUSH_OPTIONS 117
+#define RR_CUDA_RDMA_ORDERING 118
+#define RR_CUDA_SYNC_MEMOPS 6 /* of addresses */
+#define RR_CUDA_BUFFER_ID 7
+#define RR_CUDA_RDMA_CAPABLE 15
+#define RR_CUDA_HANDLE_DMA_BUF_FD 1
+#define RR_CUDA_FLUSH_TARGET_CONTEXT 0
+#define RR_CUDA_FLUSH_TO_OWNER 100
 
 enum rr_cuda_mem_op_kind { RR_CUDA_MEM_OP_WAIT_32 = 1, RR_CUDA_MEM_OP_WRITE_32 = 2 };
 
@@ -103,6 +113,9 @@ _Static_assert(offsetof(union rr_cuda_mem_op, word.flags) == 24, "as in cuda.h")
 	CALL(cuMemGetHandleForAddressRange, 11070, 0,                                                                  \
 	     (void *handle, rr_cuda_ptr address, size_t bytes, int kind, unsigned long long flags))                    \
 	CALL(cuPointerSetAttribute, 6000, 0, (const void *value, int attribute, rr_cuda_ptr address))                  \
+	CALL(cuPointerGetAttribute, 4000, 0, (void *value, int attribute, rr_cuda_ptr address))                        \
+	CALL(cuCtxGetDevice, 2000, 0, (int *device))                                                                   \
+	CALL(cuDeviceGetAttribute, 2000, 0, (int *value, int attribute, int device))                                   \
 	CALL(cuFlushGPUDirectRDMAWrites, 11030, 0, (int target, int scope))
 
 struct rr_cuda {

@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 
+#include "gdr.h"
 #include "rdmaring.h"
 #include "reduce.h"
 
@@ -39,6 +40,13 @@ struct rr_device_ops {
 	rr_status (*after)(struct rr_device *device, void *stream);
 	rr_status (*set_kernel)(struct rr_device *device, rr_dtype dtype, rr_redop redop, void *function);
 	void (*facts)(struct rr_device *device, rr_device_facts *out);
+	/*
+	 * The allocation that holds all of [address, address + bytes), as NICs may register it; id 0: there is none. For each
+	 * operation anew: memory that was freed meanwhile is found out so.
+	 */
+	rr_status (*region)(struct rr_device *device, const void *address, uint64_t bytes, struct rr_gdr_region *out);
+	/* A token that is ready when all is over that the device was given, or told to come after, so far. */
+	rr_status (*mark)(struct rr_device *device, rr_token *token);
 	void (*close)(struct rr_device *device);
 };
 

@@ -381,6 +381,7 @@ static void cuda_close(struct rr_device *device)
 	struct rr_cuda_device *this = self(device);
 
 	rr_pin_unwatch(&this->watch);
+	rr_cuda_gdr_close(this);
 	if (rr_cuda_enter(this->cuda, this->context) == RR_OK) {
 		destroy(this);
 		rr_cuda_leave(this->cuda);
@@ -403,6 +404,8 @@ static const struct rr_device_ops cuda_ops = {
 	.after = cuda_after,
 	.set_kernel = cuda_set_kernel,
 	.facts = cuda_facts,
+	.region = rr_cuda_region,
+	.mark = rr_cuda_mark,
 	.close = cuda_close,
 };
 
@@ -414,6 +417,7 @@ static rr_status create(struct rr_cuda_device *this)
 		status = RR_CUDA(this->cuda, cuEventCreate, &this->events[i], RR_CUDA_EVENT_DISABLE_TIMING);
 	if (status >= 0)
 		status = RR_CUDA(this->cuda, cuEventCreate, &this->after, RR_CUDA_EVENT_DISABLE_TIMING);
+	rr_cuda_gdr_open(this);
 	return status;
 }
 

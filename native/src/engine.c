@@ -89,10 +89,34 @@ rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, 
 	engine->opened = 0;
 	engine->instances = (uint64_t)rows->row_count * plan->round_count;
 	engine->passes_under_way = 0;
+	engine->behind = false;
 	engine->waiting_peer = -1;
 	engine->waiting_row = -1;
 	engine->phase = RR_OPENING;
 	return RR_OK;
+}
+
+rr_status rr_engine_behind_device(struct rr_engine *engine)
+{
+	rr_status status = engine->device->ops->mark(engine->device, &engine->mark);
+
+	if (status == RR_OK) {
+		engine->behind = true;
+		engine->passes_under_way++;
+	}
+	return status;
+}
+
+/* RR_OK: what the device was to come after is over. */
+static rr_status look_behind(struct rr_engine *engine)
+{
+	rr_status status = engine->behind ? engine->device->ops->ready(engine->device, engine->mark) : RR_OK;
+
+	if (status == RR_OK && engine->behind) {
+		engine->behind = false;
+		engine->passes_under_way--;
+	}
+	return status;
 }
 
 void rr_engine_stop(struct rr_engine *engine)
@@ -110,10 +134,13 @@ void rr_engine_stop(struct rr_engine *engine)
 static rr_status open_links(struct rr_engine *engine, bool *moved)
 {
 	const struct rr_plan *plan = engine->plan;
+	rr_status status = look_behind(engine);
 
+	if (status != RR_OK)
+		return status;
 	for (; engine->opens_posted < plan->link_total; engine->opens_posted++) {
 		struct rr_link *out = engine->out[plan->links[engine->opens_posted]];
-		rr_status status = out->ops->open_post(out, &engine->open, &plan->descriptor);
+		status = out->ops->open_post(out, &engine->open, &plan->descriptor);
 		if (status != RR_OK)
 			return status;
 		*moved = true;
@@ -123,7 +150,7 @@ static rr_status open_links(struct rr_engine *engine, bool *moved)
 		struct rr_link *in = engine->in[link], *out = engine->out[link];
 		int32_t peer = out->peer;
 		const struct rr_open *theirs;
-		rr_status status = in->ops->open_peek(in, engine->op, &theirs);
+		status = in->ops->open_peek(in, engine->op, &theirs);
 
 		if (status != RR_OK) {
 			engine->waiting_peer = peer;

@@ -67,6 +67,12 @@ struct rr_engine {
 	uint64_t op;
 	struct rr_buffer buffers[RR_BUFFER_COUNT];
 	struct rr_open open; /* our own */
+	/*
+	 * NICs read and write a device's memory: not before what the device was told to come after is over, or a producer of
+	 * the input would be overtaken. Nobody may write before our OPEN, and we send nothing before it.
+	 */
+	bool behind;
+	rr_token mark;
 	uint32_t opens_posted; /* links of the plan, in their order */
 	uint32_t opens_seen;
 	struct rr_place (*peer_places)[RR_BUFFER_COUNT]; /* [world] */
@@ -92,6 +98,8 @@ void rr_engine_free(struct rr_engine *engine);
 rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, uint64_t op,
 			  const struct rr_buffer buffers[RR_BUFFER_COUNT],
 			  const struct rr_place places[RR_BUFFER_COUNT]);
+/* After rr_engine_start(), for operations whose vectors links reach in a device's memory: hold OPEN back as said at `behind`. */
+rr_status rr_engine_behind_device(struct rr_engine *engine);
 /* RR_OK: the operation is finished. RR_AGAIN: *moved says whether anything was done. */
 rr_status rr_engine_progress(struct rr_engine *engine, bool *moved);
 /* Forget the operation in flight, after an error. */

@@ -7,10 +7,13 @@ static enum rr_mode receive_mode(const struct rr_open_row *work, const struct rr
 {
 	struct rr_engine *engine = work->engine;
 	const struct rr_row *row = work->row;
+	const struct rr_link *in = engine->in[receive->link];
 	bool lands = row->action == RR_ACTION_COPY && row->buffer != RR_SCRATCH;
+	struct rr_place landing = engine->open.place[lands ? row->buffer : RR_INPUT];
 
-	return rr_mode_choose(engine->in[receive->link], &engine->peer_places[receive->peer][receive->source],
-			      lands ? &engine->open.place[row->buffer] : NULL);
+	if (landing.reach == RR_REACH_DEVICE) /* as the link told it to the peer */
+		landing.reach = in->granted >> row->buffer & 1 ? RR_REACH_REGION : RR_REACH_NONE;
+	return rr_mode_choose(in, &engine->peer_places[receive->peer][receive->source], lands ? &landing : NULL);
 }
 
 /* Once a transfer, however often it is peeked. */
@@ -62,12 +65,14 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 		transfer.coordinate = work->state->begin + slice->offset;
 		transfer.implied = !work->plan->check && rr_mode_implied(transfer.mode, receive->source);
 		transfer.piece_count = 0;
+		transfer.on_device = work->plan->device != NULL;
 
 		if (engine->rows_received[receive->link] != order) {
 			engine->waiting_peer = receive->peer;
 			return RR_AGAIN;
 		}
-		if (row->action == RR_ACTION_COPY && !work->plan->device) { /* a link cannot write a device's memory */
+		/* A link's own hand does not reach a device's memory: there lands only what a NIC wrote. */
+		if (row->action == RR_ACTION_COPY && (!work->plan->device || transfer.mode == RR_MODE_WRITE)) {
 			transfer.landing = rr_slice_address(&engine->buffers[row->buffer],
 							    rr_slice_coordinate(work, row->buffer, row->cell, slice->offset),
 							    &run);

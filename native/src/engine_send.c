@@ -55,7 +55,10 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 	transfer->alike = 1;
 	transfer->given = NULL;
 	transfer->piece_count = 0;
-	if (work->engine->out[send->link]->kind != RR_LINK_MAPPED && !work->plan->device) /* a link cannot read a device's memory */
+	transfer->on_device = work->plan->device != NULL;
+	/* Of a device's memory a NIC may read what it could register; the other links read none of it. */
+	enum rr_link_kind kind = work->engine->out[send->link]->kind;
+	if (kind == RR_LINK_RDMA || (kind != RR_LINK_MAPPED && !work->plan->device))
 		fill_pieces(work, offset, transfer);
 }
 

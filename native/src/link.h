@@ -70,6 +70,7 @@ struct rr_transfer {
 	/* far sender: where the bytes lie after the pass; count 0: in more than RR_PIECES_MAX pieces */
 	struct iovec pieces[RR_PIECES_MAX];
 	uint32_t piece_count;
+	bool on_device; /* pieces and landing are addresses of a device's memory: the processor reaches nothing there */
 };
 
 struct rr_link_ops {
@@ -127,6 +128,7 @@ struct rr_link {
 	enum rr_link_kind kind;
 	bool cma; /* the receiver may read the sender's ordinary memory */
 	bool apart; /* out: the reader's core shares no cache with this one, by what was seen last (apart.h) */
+	uint32_t granted; /* in: bit b: the peer was told, for this operation, where our buffer b lies in a device's memory */
 	uint32_t crc; /* in: what the transfer peeked last carries */
 	uint64_t checked; /* in: 1 + number of the last transfer whose crc was compared */
 	bool dirty; /* something was committed, released or opened since the last flush */

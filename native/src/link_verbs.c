@@ -58,6 +58,7 @@ static void describe(struct rr_link *link, rr_link_facts *facts)
 {
 	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
 	const struct rr_rail_pair *pair = &edge->pair;
+	static const struct rr_gdr_outcome untried;
 	char ours[RR_GID_TEXT_BYTES], theirs[RR_GID_TEXT_BYTES];
 
 	snprintf(facts->transport, sizeof(facts->transport), "verbs");
@@ -67,6 +68,10 @@ static void describe(struct rr_link *link, rr_link_facts *facts)
 	facts->streams = edge->settings.qps;
 	facts->slot_bytes = edge->slot_bytes;
 	facts->slot_count = edge->slot_count;
+	rr_verbs_gdr_words(edge->domain ? &edge->domain->gdr : &untried, edge->rail.device, facts->gpu_reason,
+			   sizeof(facts->gpu_reason));
+	snprintf(facts->gpu, sizeof(facts->gpu), "%s",
+		 edge->domain && (edge->domain->gdr.way == RR_GDR_DMA_BUF || edge->domain->gdr.way == RR_GDR_PEER_MEMORY) ? "gpudirect" : "staged");
 	rr_gid_text(pair->our_gid.gid, ours);
 	rr_gid_text(pair->their_gid.gid, theirs);
 	if (pair->global)
@@ -132,6 +137,7 @@ rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, con
 	edge->peer = peer;
 	edge->rail = *ours;
 	edge->pair = *pair;
+	edge->gdr_allowed = (enum rr_gdr_allowed)options->verbs.gpu_direct;
 	edge->slot_bytes = options->slot_bytes;
 	edge->slot_count = options->slot_count;
 	edge->ends = 2;

@@ -32,7 +32,7 @@ uint64_t rr_memory_generation(void)
 	return rr_observe64(&generation);
 }
 
-static void generation_advance(void)
+void rr_memory_changed(void)
 {
 	atomic_fetch_add_explicit(&generation, 1, memory_order_acq_rel);
 }
@@ -206,7 +206,7 @@ rr_status rr_memory_alloc(uint64_t bytes, void **out)
 	pthread_mutex_unlock(&table_lock);
 	if (status < 0)
 		goto unmap;
-	generation_advance();
+	rr_memory_changed();
 	*out = region.address;
 	return RR_OK;
 
@@ -231,7 +231,7 @@ rr_status rr_memory_free(void *address)
 	pthread_mutex_unlock(&table_lock);
 	if (!region.id)
 		return rr_fail(RR_ERR_ARGUMENT, "%p is not the start of registered memory", address);
-	generation_advance();
+	rr_memory_changed();
 	munmap(region.address, region.bytes);
 	close(region.fd);
 	return RR_OK;
@@ -273,6 +273,16 @@ bool rr_memory_lives(uint32_t id)
 	return rr_memory_by_id(id, &region);
 }
 
+uint32_t rr_memory_new_id(void)
+{
+	uint32_t id;
+
+	pthread_mutex_lock(&table_lock);
+	id = next_id++;
+	pthread_mutex_unlock(&table_lock);
+	return id;
+}
+
 rr_status rr_memory_quarantine(uint32_t id)
 {
 	rr_status status = RR_OK;
@@ -306,6 +316,6 @@ rr_status rr_memory_quarantine(uint32_t id)
 		break;
 	}
 	pthread_mutex_unlock(&table_lock);
-	generation_advance();
+	rr_memory_changed();
 	return status;
 }

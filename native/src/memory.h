@@ -23,6 +23,9 @@ struct rr_region {
 
 /* Changes whenever a region appears, goes, or gets fresh pages: places cached before are void then. */
 uint64_t rr_memory_generation(void);
+/* For memory that is kept elsewhere under ids of this numbering (gdr.h): a new id; and something appeared or went. */
+uint32_t rr_memory_new_id(void);
+void rr_memory_changed(void);
 /* The region that holds all of [address, address + bytes). */
 bool rr_memory_find(const void *address, uint64_t bytes, struct rr_region *out);
 /* Whether the machine and our cgroup have so much left; `what` is for the error. */

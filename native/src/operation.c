@@ -105,6 +105,41 @@ static rr_status find_places(struct rr_comm *comm, struct rr_work *work, struct 
 	return RR_OK;
 }
 
+/* The allocation around a piece, known to links from here on; *out NONE: they reach it through slots alone. */
+static rr_status device_place(struct rr_device *device, const void *address, uint64_t bytes, uint64_t begin, struct rr_place *out)
+{
+	struct rr_gdr_region region = {0};
+	rr_status status = address ? device->ops->region(device, address, bytes, &region) : RR_OK;
+
+	if (status == RR_OK && region.id)
+		*out = (struct rr_place){.base = (uint64_t)(uintptr_t)address - region.begin - begin, .region = region.id,
+					 .reach = RR_REACH_DEVICE};
+	return status;
+}
+
+/* Where NICs may reach vectors in a device's memory: looked up anew each time, for what was freed is not ours to know. */
+static rr_status find_device_places(struct rr_comm *comm, const struct rr_work *work, struct rr_place *places)
+{
+	const struct rr_plan *plan = work->plan;
+	struct rr_device *device = plan->device;
+	const void *addresses[2] = {work->input_address, work->output_address};
+	uint64_t begins[2] = {plan->input_begin, plan->output_begin};
+	uint64_t ends[2] = {plan->input_end, plan->output_end};
+	struct rr_place seen;
+	rr_status status = RR_OK;
+
+	for (int b = 0; b < 2 && status == RR_OK; b++) {
+		const struct rr_buffer *buffer = b == 0 ? &work->input : &work->output;
+		for (uint32_t i = 0; buffer->extents && i < buffer->count && status == RR_OK; i++) /* pieces: only read in place */
+			status = device_place(device, buffer->extents[i].address, buffer->extents[i].bytes, 0, &seen);
+		if (!buffer->extents && status == RR_OK)
+			status = device_place(device, addresses[b], ends[b] - begins[b], begins[b], plan->paired ? &seen : &places[b]);
+	}
+	if (status == RR_OK && plan->scratch_bytes)
+		status = device_place(device, comm->device_scratch, comm->device_scratch_bytes, 0, &places[RR_SCRATCH]);
+	return status;
+}
+
 static void enter(struct rr_comm *comm, struct rr_work *work)
 {
 	struct rr_page *page = comm->shm.page;
@@ -131,8 +166,11 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 		rr_note32(&work->state, RR_WORK_RUNNING);
 		return RR_OK;
 	}
-	if (plan->device) { /* peers reach nothing of it: all goes through slots */
+	if (plan->device) {
 		memset(places, 0, sizeof(places));
+		status = plan->rdma ? find_device_places(comm, work, places) : RR_OK;
+		if (status != RR_OK)
+			return status;
 		buffers[RR_SCRATCH] = (struct rr_buffer){.zero = comm->device_scratch};
 	} else {
 		status = find_places(comm, work, places);
@@ -142,6 +180,8 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 	}
 	comm->engine.device = plan->device ? plan->device : &rr_device_cpu;
 	status = rr_engine_start(&comm->engine, plan, work->op, buffers, places);
+	if (status == RR_OK && plan->device && plan->rdma)
+		status = rr_engine_behind_device(&comm->engine);
 	if (status != RR_OK)
 		return status;
 	enter(comm, work);

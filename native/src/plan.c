@@ -332,6 +332,8 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out
 		attach(comm, plan);
 		for (uint32_t i = 0; i < plan->peer_count; i++)
 			plan->far = plan->far || !rr_shm_has(&comm->shm, plan->peers[i]);
+		for (uint32_t i = 0; i < plan->link_total; i++)
+			plan->rdma = plan->rdma || comm->engine.out[plan->links[i]]->kind == RR_LINK_RDMA;
 		plan->descriptor_index = comm->descriptor_next++ % RR_DESCRIPTOR_COUNT;
 	}
 	rr_drive_leave(comm);

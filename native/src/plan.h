@@ -40,7 +40,8 @@ struct rr_plan {
 	uint32_t *links; /* all of them, as the rows number them: channel * world + peer */
 	uint32_t link_total;
 	struct rr_device *device; /* in whose memory the vectors lie; NULL: the host's */
-	bool far; /* some of them are on other nodes */
+	bool far;  /* some of them are on other nodes */
+	bool rdma; /* and a link to one of these is RDMA's */
 	bool uses[RR_BUFFER_COUNT]; /* which buffers this rank's rows touch */
 	struct rr_range *staged; /* of INPUT: what ranks of this node read; see stage.h */
 	uint32_t staged_count;

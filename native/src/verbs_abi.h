@@ -306,7 +306,7 @@ struct rr_ibv_sge {
 	uint32_t lkey;
 };
 
-enum rr_ibv_wr_opcode { RR_IBV_WR_RDMA_WRITE = 0, RR_IBV_WR_RDMA_WRITE_WITH_IMM = 1 };
+enum rr_ibv_wr_opcode { RR_IBV_WR_RDMA_WRITE = 0, RR_IBV_WR_RDMA_WRITE_WITH_IMM = 1, RR_IBV_WR_RDMA_READ = 4 };
 enum rr_ibv_send_flags { RR_IBV_SEND_SIGNALED = 2, RR_IBV_SEND_SOLICITED = 4, RR_IBV_SEND_INLINE = 8 };
 
 struct rr_ibv_send_wr {

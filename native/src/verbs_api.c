@@ -76,6 +76,8 @@ static void load(void)
 	}
 	void *newer = dlsym(library, "_ibv_query_gid_ex");
 	memcpy(&table.query_gid_ex, &newer, sizeof(newer));
+	newer = dlsym(library, "ibv_reg_dmabuf_mr");
+	memcpy(&table.reg_dmabuf_mr, &newer, sizeof(newer));
 	table.post_send = post_send;
 	table.post_recv = post_recv;
 	table.poll_cq = poll_cq;

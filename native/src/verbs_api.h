@@ -51,6 +51,7 @@ struct rr_verbs {
 	/* Newer libraries only; NULL else. */
 	int (*query_gid_ex)(struct rr_ibv_context *context, uint32_t port, uint32_t index,
 			    struct rr_ibv_gid_entry *entry, uint32_t flags, size_t entry_bytes);
+	struct rr_ibv_mr *(*reg_dmabuf_mr)(struct rr_ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access);
 	const char *path; /* what was opened */
 };
 

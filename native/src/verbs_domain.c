@@ -159,11 +159,13 @@ static void refresh(struct rr_domain *domain)
 	domain->generation = generation;
 	for (uint32_t i = 0; i < domain->registration_count;) {
 		struct rr_registration *registration = &domain->registrations[i];
-		if (rr_memory_lives(registration->region)) {
+		struct rr_gdr_region gpu;
+		if (registration->owner ? rr_gdr_by_id(registration->region, &gpu) : rr_memory_lives(registration->region)) {
 			i++;
 			continue;
 		}
-		domain->verbs->dereg_mr(registration->mr); /* a refusal leaves pages locked until the device is closed */
+		if (registration->mr)
+			domain->verbs->dereg_mr(registration->mr); /* a refusal leaves pages locked until the device is closed */
 		*registration = domain->registrations[--domain->registration_count];
 	}
 }
@@ -176,11 +178,8 @@ static const struct rr_registration *registered(const struct rr_domain *domain, 
 	return NULL;
 }
 
-static rr_status register_region(struct rr_domain *domain, const struct rr_region *region,
-				 const struct rr_registration **out)
+static rr_status make_room(struct rr_domain *domain)
 {
-	struct rr_ibv_mr *mr;
-
 	if (domain->registration_count == domain->registration_room) {
 		uint32_t room = domain->registration_room ? domain->registration_room * 2 : 16;
 		struct rr_registration *larger = realloc(domain->registrations, room * sizeof(*larger));
@@ -189,6 +188,17 @@ static rr_status register_region(struct rr_domain *domain, const struct rr_regio
 		domain->registrations = larger;
 		domain->registration_room = room;
 	}
+	return RR_OK;
+}
+
+static rr_status register_region(struct rr_domain *domain, const struct rr_region *region,
+				 const struct rr_registration **out)
+{
+	rr_status status = make_room(domain);
+	struct rr_ibv_mr *mr;
+
+	if (status < 0)
+		return status;
 	mr = domain->verbs->reg_mr(domain->pd, region->address, region->bytes,
 				   RR_IBV_ACCESS_LOCAL_WRITE | RR_IBV_ACCESS_REMOTE_WRITE);
 	if (!mr)
@@ -200,14 +210,31 @@ static rr_status register_region(struct rr_domain *domain, const struct rr_regio
 	return RR_OK;
 }
 
+static rr_status register_gpu(struct rr_domain *domain, const struct rr_gdr_region *region, const struct rr_registration **out)
+{
+	rr_status status = make_room(domain);
+
+	if (status < 0)
+		return status;
+	struct rr_registration *registration = &domain->registrations[domain->registration_count++];
+	rr_verbs_gdr_register(domain, region, registration);
+	*out = registration->mr ? registration : NULL;
+	return RR_OK;
+}
+
 rr_status rr_domain_register(struct rr_domain *domain, uint32_t region, const struct rr_registration **out)
 {
+	struct rr_gdr_region gpu;
 	struct rr_region found;
 
 	refresh(domain);
 	*out = registered(domain, region);
-	if (*out)
+	if (*out) {
+		*out = (*out)->mr ? *out : NULL;
 		return RR_OK;
+	}
+	if (rr_gdr_by_id(region, &gpu))
+		return register_gpu(domain, &gpu, out);
 	if (!rr_memory_by_id(region, &found))
 		return rr_fail(RR_ERR_ARGUMENT, "registered memory was freed while an operation uses it");
 	return register_region(domain, &found, out);
@@ -216,10 +243,13 @@ rr_status rr_domain_register(struct rr_domain *domain, uint32_t region, const st
 rr_status rr_domain_find(struct rr_domain *domain, const void *address, uint64_t bytes,
 			 const struct rr_registration **out)
 {
+	struct rr_gdr_region gpu;
 	struct rr_region region;
 
 	refresh(domain);
 	*out = NULL;
+	if (rr_gdr_find(address, bytes, &gpu))
+		return rr_domain_register(domain, gpu.id, out);
 	if (!rr_memory_find(address, bytes, &region))
 		return RR_OK;
 	*out = registered(domain, region.id);
@@ -229,7 +259,8 @@ rr_status rr_domain_find(struct rr_domain *domain, const void *address, uint64_t
 void rr_domain_sever(struct rr_domain *domain)
 {
 	for (uint32_t i = 0; i < domain->registration_count; i++)
-		domain->verbs->dereg_mr(domain->registrations[i].mr);
+		if (domain->registrations[i].mr)
+			domain->verbs->dereg_mr(domain->registrations[i].mr);
 	domain->registration_count = 0;
 	domain->under_way = 0;
 }

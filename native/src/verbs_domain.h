@@ -5,6 +5,7 @@
  * (memory.h), made when first needed, by region id. A region that is gone is deregistered when no request that
  * names it is under way: a credit may tell that bytes have arrived before the acknowledgement does, and the device
  * may send them once more until then. The registration keeps the pages, not the addresses, alive.
+ * Allocations of GPU memory (gdr.h) are registered alike; where the device does not take them, that is kept as well.
  *
  * Threads: the driver of the communicator only; rr_domain_get() and rr_domain_put() from any.
  */
@@ -15,6 +16,7 @@
 
 #include "far.h"
 #include "verbs_api.h"
+#include "verbs_gdr.h"
 
 #define RR_DOMAIN_EVENTS_MAX 8u
 
@@ -22,7 +24,8 @@ struct rr_registration {
 	uint32_t region; /* id */
 	const char *address;
 	uint64_t bytes;
-	struct rr_ibv_mr *mr;
+	struct rr_ibv_mr *mr;       /* NULL: GPU memory that the device refused */
+	struct rr_gdr_owner *owner; /* of GPU memory; NULL: host memory */
 };
 
 struct rr_domain_event {
@@ -42,6 +45,8 @@ struct rr_domain {
 	uint64_t generation; /* of the regions when registrations were last compared with them */
 	struct rr_registration *registrations;
 	uint32_t registration_count, registration_room;
+	enum rr_gdr_allowed gdr_allowed;
+	struct rr_gdr_outcome gdr;
 	uint64_t under_way; /* requests posted that name a registration, and not completed */
 	struct rr_domain_event events[RR_DOMAIN_EVENTS_MAX];
 	uint32_t event_count;
@@ -53,9 +58,9 @@ rr_status rr_domain_get(struct rr_far *far, const char *device, struct rr_domain
 void rr_domain_put(struct rr_domain *domain);
 /* Device events that concern this port or user. Reads new ones if `now` or a few milliseconds have gone. */
 rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *user, bool now);
-/* The registration of a region, made if need be. */
+/* The registration of a region, made if need be. *out NULL: GPU memory that the device refuses. */
 rr_status rr_domain_register(struct rr_domain *domain, uint32_t region, const struct rr_registration **out);
-/* The registration that holds these bytes, made if need be; NULL: they are in no registered memory. */
+/* The registration that holds these bytes, made if need be; NULL: they are in no memory that is, or can be, registered. */
 rr_status rr_domain_find(struct rr_domain *domain, const void *address, uint64_t bytes,
 			 const struct rr_registration **out);
 /* Deregister all: nothing of ours can be reached any more. The queue pairs are in error. */

@@ -7,6 +7,7 @@
  *   lines   64 x 256 bytes  DATA line (wire.h), and beside it up to 192 bytes of payload
  *   opens    4 x 192        OPEN and its descriptor
  *   tinies   2 x 16448      tag and payload, by mailbox serial; the short form: below
+ *   flush    64             outbound: where a READ of GPU memory, which flushes it, puts its byte
  *   slots    slot_bytes x slot_count, handed out by the sender as a ring of bytes
  *
  * Every message but the short tiny is an RDMA WRITE WITH IMM of its line; imm (big-endian on the wire) says which:
@@ -70,6 +71,8 @@ _Static_assert(RR_EDGE_RECEIVES >= 132, "every message finds a receive");
 #define RR_EDGE_SENDS 256u /* of a queue pair, at most */
 #define RR_EDGE_SENDS_MIN 16u
 #define RR_EDGE_SENDS_KEPT 6u /* of queue pair 0 for what must not wait for DATA: OPEN, tiny, credit */
+
+#define RR_WR_FLUSH (1ull << 53) /* in wr_id: the READ that flushes GPU memory (verbs_gdr.c) */
 
 #define RR_IMM_BITS 29u
 #define RR_IMM_MASK ((1u << RR_IMM_BITS) - 1)
@@ -159,6 +162,7 @@ struct rr_verbs_edge {
 	struct rr_rail rail;
 	struct rr_rail_pair pair;
 	struct rr_qp_settings settings;
+	enum rr_gdr_allowed gdr_allowed;
 	uint64_t slot_bytes;
 	uint32_t slot_count;
 	uint32_t ends; /* links not closed yet */
@@ -177,7 +181,7 @@ struct rr_verbs_edge {
 	/* memory: inbound, then outbound */
 	uint8_t *inbound, *outbound;
 	struct rr_pin_range areas; /* both */
-	uint64_t area_bytes, opens_at, tinies_at, slots_at;
+	uint64_t area_bytes, opens_at, tinies_at, flush_at, slots_at;
 	/* failure */
 	bool failed;
 	bool failed_of_peer; /* the peer's own record may tell more: it is given time to come */
@@ -212,6 +216,10 @@ struct rr_verbs_edge {
 	/* receiver */
 	uint64_t next;     /* serial of the next transfer */
 	uint64_t arrived;  /* bit serial % 64 */
+	/* of what arrived in GPU memory: seen by kernels; and will be, when the READ that is under way has ended */
+	uint64_t flushed, flushing;
+	bool flush_posted;
+	struct rr_ibv_qp *loop; /* for that READ; NULL: not needed so far */
 	uint64_t credits_given; /* released transfers that the peer knows of */
 	bool credit_due;
 	uint64_t open_ops[RR_EDGE_OPENS]; /* of OPENs that are here whole: the next may be landing in a line meanwhile */

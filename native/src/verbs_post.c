@@ -15,7 +15,7 @@
 #define WR_HELD (1ull << 55)    /* names registered memory */
 #define WR_RECEIVE (1ull << 54)
 #define WR_QUEUE_SHIFT 56u
-#define WR_COUNT_MASK ((1ull << 54) - 1)
+#define WR_COUNT_MASK ((1ull << 53) - 1)
 
 bool rr_verbs_room(const struct rr_verbs_edge *edge, uint32_t queue, uint32_t requests)
 {
@@ -112,10 +112,27 @@ static void completion_failed(struct rr_verbs_edge *edge, const struct rr_ibv_wc
 	rr_domain_look(edge->domain, edge->rail.port, edge, true); /* the device may know more: rr_verbs_health() tells */
 }
 
+static void flush_failed(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc)
+{
+	if (wc->status == RR_IBV_WC_WR_FLUSH_ERR && edge->failed)
+		return; /* the edge was severed */
+	rr_fail(RR_ERR_LINK, "the READ that flushes GPU memory on device %s failed: %s (status %d)", edge->rail.device,
+		rr_verbs_wc_name(wc->status), wc->status);
+	strcpy(rr_error_here()->hint, "RDMARING_VERBS_GPU_DIRECT=3 moves GPU vectors through host memory instead");
+	rr_verbs_lose(edge);
+}
+
 static void completed(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc)
 {
 	uint32_t queue = (uint32_t)(wc->wr_id >> WR_QUEUE_SHIFT);
 
+	if (wc->wr_id & RR_WR_FLUSH) {
+		if (wc->status != RR_IBV_WC_SUCCESS)
+			flush_failed(edge, wc);
+		else
+			rr_verbs_gdr_flushed(edge);
+		return;
+	}
 	if (wc->wr_id & WR_HELD && edge->domain->under_way)
 		edge->domain->under_way--;
 	if (wc->status != RR_IBV_WC_SUCCESS) {

@@ -15,7 +15,7 @@
 #define RNR_RETRY_DEFAULT 7u    /* no limit; receives are posted for all that may come, so it does not happen */
 #define MIN_RNR_TIMER_CODE 12u  /* 0.64 ms */
 #define HOP_LIMIT_DEFAULT 64u
-#define RD_ATOMIC 1u            /* no reads or atomics are used; some devices refuse 0 */
+#define RD_ATOMIC 1u            /* reads flush GPU memory, one at a time (verbs_gdr.c); some devices refuse 0 */
 #define TIMEOUT_UNIT_NS 4096u
 
 uint64_t rr_qp_timeout_ns(uint8_t code)
@@ -60,6 +60,8 @@ rr_status rr_qp_settings_set(const rr_verbs_options *options, struct rr_qp_setti
 		status = in_range("hop_limit", hops, 1, 255);
 	if (status == RR_OK)
 		status = in_range("timeout_ns", options->timeout_ns, 0, rr_qp_timeout_ns(31));
+	if (status == RR_OK)
+		status = in_range("gpu_direct", options->gpu_direct, 0, 3);
 	if (status != RR_OK)
 		return status;
 	out->qps = (uint32_t)qps;
@@ -88,12 +90,21 @@ static rr_status modify(const struct rr_verbs *verbs, struct rr_ibv_qp *qp, stru
 	return RR_ERR_LINK;
 }
 
-rr_status rr_qp_init(const struct rr_verbs *verbs, struct rr_ibv_qp *qp, uint8_t port, const char *what)
+static rr_status init(const struct rr_verbs *verbs, struct rr_ibv_qp *qp, uint8_t port, unsigned int access, const char *what)
 {
-	struct rr_ibv_qp_attr attributes = {.qp_state = RR_IBV_QPS_INIT, .port_num = port,
-					    .qp_access_flags = RR_IBV_ACCESS_LOCAL_WRITE | RR_IBV_ACCESS_REMOTE_WRITE};
+	struct rr_ibv_qp_attr attributes = {.qp_state = RR_IBV_QPS_INIT, .port_num = port, .qp_access_flags = access};
 
 	return modify(verbs, qp, &attributes, RR_IBV_QP_PKEY_INDEX | RR_IBV_QP_PORT | RR_IBV_QP_ACCESS_FLAGS, what);
+}
+
+rr_status rr_qp_init(const struct rr_verbs *verbs, struct rr_ibv_qp *qp, uint8_t port, const char *what)
+{
+	return init(verbs, qp, port, RR_IBV_ACCESS_LOCAL_WRITE | RR_IBV_ACCESS_REMOTE_WRITE, what);
+}
+
+rr_status rr_qp_init_read(const struct rr_verbs *verbs, struct rr_ibv_qp *qp, uint8_t port, const char *what)
+{
+	return init(verbs, qp, port, RR_IBV_ACCESS_LOCAL_WRITE | RR_IBV_ACCESS_REMOTE_READ, what);
 }
 
 rr_status rr_qp_rtr(const struct rr_verbs *verbs, struct rr_ibv_qp *qp, uint8_t port,

@@ -32,6 +32,8 @@ uint64_t rr_qp_timeout_ns(uint8_t code);
 
 /* `what` is for the error: "to rank 3, device rxe0". */
 rr_status rr_qp_init(const struct rr_verbs *verbs, struct rr_ibv_qp *qp, uint8_t port, const char *what);
+/* One that is read through, not written. */
+rr_status rr_qp_init_read(const struct rr_verbs *verbs, struct rr_ibv_qp *qp, uint8_t port, const char *what);
 rr_status rr_qp_rtr(const struct rr_verbs *verbs, struct rr_ibv_qp *qp, uint8_t port,
 		    const struct rr_qp_settings *settings, const struct rr_rail_pair *pair, uint32_t peer_number,
 		    uint32_t peer_psn, const char *what);

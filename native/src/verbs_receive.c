@@ -108,7 +108,9 @@ rr_status rr_verbs_peek(struct rr_link *link, const struct rr_transfer *transfer
 	link->crc = line->crc;
 	if (transfer->mode == RR_MODE_WRITE) {
 		*data = transfer->landing;
-		return *data ? RR_OK : wrong_data(link, line, transfer);
+		if (!*data)
+			return wrong_data(link, line, transfer);
+		return transfer->on_device ? rr_verbs_gdr_visible(edge, transfer) : RR_OK;
 	}
 	if (line->reserved[0] & RR_DATA_BESIDE) {
 		*data = line + 1;
@@ -132,6 +134,8 @@ void rr_verbs_release(struct rr_link *link, uint32_t bytes)
 	if (line->reserved[0] & RR_DATA_WANTED)
 		edge->credit_due = true;
 	edge->arrived &= ~(1ull << edge->next % RR_RING_COUNT);
+	edge->flushed &= ~(1ull << edge->next % RR_RING_COUNT);
+	edge->flushing &= ~(1ull << edge->next % RR_RING_COUNT);
 	edge->next++;
 	if (edge->next - edge->credits_given >= RR_RING_COUNT / 2)
 		edge->credit_due = true;

@@ -15,11 +15,15 @@ static rr_status translate(struct rr_verbs_edge *edge, const struct rr_open *our
 		const struct rr_registration *registration;
 
 		told->place[b] = (struct rr_place){0};
-		if (ours->place[b].reach != RR_REACH_REGION)
+		if (ours->place[b].reach != RR_REACH_REGION && ours->place[b].reach != RR_REACH_DEVICE)
 			continue; /* ordinary memory: nobody reaches it from another node */
 		rr_status status = rr_domain_register(edge->domain, ours->place[b].region, &registration);
 		if (status < 0)
 			return status;
+		if (!registration)
+			continue; /* GPU memory that this NIC cannot reach: through slots */
+		if (ours->place[b].reach == RR_REACH_DEVICE)
+			edge->in.link.granted |= 1u << b;
 		told->place[b].base = (uint64_t)(uintptr_t)registration->address + ours->place[b].base;
 		told->place[b].region = registration->mr->rkey;
 		told->place[b].reach = RR_REACH_REGION;
@@ -39,6 +43,7 @@ rr_status rr_verbs_open_post(struct rr_link *link, const struct rr_open *open, c
 	uint32_t number = edge->opens_sent;
 	uint64_t offset = edge->opens_at + number % RR_EDGE_OPENS * RR_EDGE_OPEN_BYTES;
 	struct rr_open *told = (struct rr_open *)(edge->outbound + offset);
+	edge->in.link.granted = 0;
 	status = translate(edge, open, told);
 	if (status < 0) {
 		rr_error_here()->peer = edge->peer;
@@ -82,13 +87,18 @@ static bool take_room(struct rr_verbs_edge *edge, uint32_t bytes)
 	return true;
 }
 
+static bool inlined(const struct rr_verbs_queue *queue, const struct rr_transfer *transfer)
+{
+	return transfer->bytes <= queue->inline_bytes && !transfer->on_device; /* the processor reads what goes inline */
+}
+
 /* Whether the bytes can go from where they lie: as part of the request, or out of registered memory. */
 static rr_status can_send_pieces(struct rr_verbs_edge *edge, const struct rr_transfer *transfer, bool *out)
 {
 	const struct rr_verbs_queue *queue = &edge->queues[edge->serial % edge->settings.qps];
 
 	*out = transfer->piece_count > 0 && transfer->piece_count <= queue->sge_max;
-	if (transfer->bytes <= queue->inline_bytes)
+	if (inlined(queue, transfer))
 		return RR_OK;
 	for (uint32_t i = 0; *out && i < transfer->piece_count; i++) {
 		const struct rr_registration *registration;
@@ -137,7 +147,7 @@ rr_status rr_verbs_reserve(struct rr_link *link, const struct rr_transfer *trans
 }
 
 /* Scatter-gather list of a payload. False: memory without a key, which reserve() ruled out. */
-static bool fill_pieces(struct rr_verbs_edge *edge, const struct rr_transfer *transfer, bool inlined,
+static bool fill_pieces(struct rr_verbs_edge *edge, const struct rr_transfer *transfer, bool in_request,
 			struct rr_ibv_sge *sges)
 {
 	for (uint32_t i = 0; i < transfer->piece_count; i++) {
@@ -145,7 +155,7 @@ static bool fill_pieces(struct rr_verbs_edge *edge, const struct rr_transfer *tr
 
 		sges[i] = (struct rr_ibv_sge){.addr = (uint64_t)(uintptr_t)transfer->pieces[i].iov_base,
 					      .length = (uint32_t)transfer->pieces[i].iov_len};
-		if (inlined)
+		if (in_request)
 			continue;
 		if (rr_domain_find(edge->domain, transfer->pieces[i].iov_base, transfer->pieces[i].iov_len, &registration) < 0 ||
 		    !registration)
@@ -160,11 +170,12 @@ static bool fill_payload(struct rr_verbs_edge *edge, const struct rr_transfer *t
 			 struct rr_ibv_sge *sges, bool *held)
 {
 	uint64_t slot = edge->slots_at + (uint64_t)edge->reserved_slot * RR_CACHE_LINE;
-	uint32_t inline_bytes = edge->queues[edge->serial % edge->settings.qps].inline_bytes;
-	bool inlined = transfer->bytes <= inline_bytes;
+	const struct rr_verbs_queue *queue = &edge->queues[edge->serial % edge->settings.qps];
+	/* What is staged lies in host memory, whatever it was before. */
+	bool in_request = edge->way == RR_WAY_STAGED ? transfer->bytes <= queue->inline_bytes : inlined(queue, transfer);
 
 	*wr = (struct rr_ibv_send_wr){.sg_list = sges, .num_sge = 1, .opcode = RR_IBV_WR_RDMA_WRITE,
-				      .send_flags = inlined ? RR_IBV_SEND_INLINE : 0};
+				      .send_flags = in_request ? RR_IBV_SEND_INLINE : 0};
 	if (transfer->mode == RR_MODE_WRITE) {
 		wr->wr.rdma.remote_addr = edge->places[transfer->buffer].base + transfer->coordinate;
 		wr->wr.rdma.rkey = edge->places[transfer->buffer].region;
@@ -178,8 +189,8 @@ static bool fill_payload(struct rr_verbs_edge *edge, const struct rr_transfer *t
 		return true;
 	}
 	wr->num_sge = (int)transfer->piece_count;
-	*held = !inlined;
-	return fill_pieces(edge, transfer, inlined, sges);
+	*held = !in_request;
+	return fill_pieces(edge, transfer, in_request, sges);
 }
 
 /* Half of what there is in use, or too little left for the largest slice wherever it may begin. */

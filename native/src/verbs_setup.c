@@ -102,7 +102,8 @@ rr_status rr_verbs_memory(struct rr_verbs_edge *edge)
 		return RR_OK;
 	edge->opens_at = lines;
 	edge->tinies_at = edge->opens_at + RR_EDGE_OPENS * RR_EDGE_OPEN_BYTES;
-	edge->slots_at = (edge->tinies_at + 2 * RR_EDGE_TINY_BYTES + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+	edge->flush_at = edge->tinies_at + 2 * RR_EDGE_TINY_BYTES;
+	edge->slots_at = (edge->flush_at + RR_CACHE_LINE + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 	edge->area_bytes = edge->slots_at + slots;
 	status = rr_memory_available(2 * edge->area_bytes, "slots of a link");
 	if (status < 0)
@@ -150,7 +151,7 @@ static uint32_t receives_of(uint32_t queue)
 
 static rr_status make_completions(struct rr_verbs_edge *edge)
 {
-	int entries = 0;
+	int entries = 2; /* of the loopback's READ, and its flush */
 
 	for (uint32_t q = 0; q < edge->settings.qps; q++)
 		entries += (int)(receives_of(q) + sends_of(edge)); /* for all that can be under way: it cannot overrun */
@@ -203,8 +204,10 @@ static rr_status make(struct rr_verbs_edge *edge)
 
 	if (status == RR_OK)
 		status = rr_domain_get(edge->far, edge->rail.device, &edge->domain);
-	if (status == RR_OK)
+	if (status == RR_OK) {
+		edge->domain->gdr_allowed = edge->gdr_allowed;
 		status = make_memory_regions(edge);
+	}
 	if (status == RR_OK)
 		status = make_completions(edge);
 	for (uint32_t q = 0; status == RR_OK && q < edge->settings.qps; q++)
@@ -389,6 +392,8 @@ void rr_verbs_sever(struct rr_verbs_edge *edge)
 	for (uint32_t q = 0; q < edge->settings.qps; q++)
 		if (edge->queues[q].qp)
 			rr_qp_error(edge->verbs, edge->queues[q].qp); /* one that cannot go there does not send either */
+	if (edge->loop)
+		rr_qp_error(edge->verbs, edge->loop);
 	if (edge->inbound_mr)
 		edge->verbs->dereg_mr(edge->inbound_mr);
 	if (edge->outbound_mr)
@@ -417,6 +422,8 @@ void rr_verbs_destroy(struct rr_verbs_edge *edge)
 	for (uint32_t q = 0; q < edge->settings.qps; q++)
 		if (edge->queues[q].qp)
 			edge->verbs->destroy_qp(edge->queues[q].qp);
+	if (edge->loop)
+		edge->verbs->destroy_qp(edge->loop);
 	if (edge->inbound_mr)
 		edge->verbs->dereg_mr(edge->inbound_mr);
 	if (edge->outbound_mr)

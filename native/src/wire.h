@@ -23,7 +23,8 @@ enum rr_buffer_id { RR_INPUT = 0, RR_OUTPUT = 1, RR_SCRATCH = 2, RR_BUFFER_COUNT
 enum rr_reach {
 	RR_REACH_NONE = 0,   /* through slots only */
 	RR_REACH_REGION = 1, /* registered memory: region and offset */
-	RR_REACH_CMA = 2     /* ordinary memory in one piece: address */
+	RR_REACH_CMA = 2,    /* ordinary memory in one piece: address */
+	RR_REACH_DEVICE = 3  /* in one process: a device's memory, region and offset; a link tells it as REGION, or not at all */
 };
 
 /*

@@ -404,13 +404,28 @@ void *cs_translate_any(CUdeviceptr address, size_t bytes, bool writes);
 /* Tell the race log of an access that went by cs_view. On a stream thread. */
 CS_EXPORT void cs_note(CUdeviceptr address, size_t bytes, bool writes);
 
+/*
+ * Of an adapter. Its thread touched memory; seen: kernels see the write, or it was a read, which flushes those before it.
+ * cs_race_rdma: the calling thread flushed ("flush"). The application's thread has polled a completion (cs_rdma_seen), or
+ * posted a request (cs_rdma_posted, its number), behind which the adapter reads from now on (cs_rdma_reads_behind).
+ */
+void cs_race_adapter(bool writes, CUdeviceptr address, size_t bytes, bool seen);
+void cs_race_rdma(const char *call);
+CS_EXPORT void cs_rdma_seen(void);
+CS_EXPORT uint64_t cs_rdma_posted(void);
+CS_EXPORT void cs_rdma_reads_behind(uint64_t post);
+
 /* ---- rdma.c: memory as an adapter sees it --------------------------------------------------------------- */
 
 void cs_rdma_flush(void); /* not locked */
+void cs_rdma_settle(void); /* not locked: writes that are due by themselves; before each operation of a stream */
 
 /* Of an adapter that goes by device addresses; false: no such memory here. A write may stay unseen until a flush. */
 CS_EXPORT bool cs_rdma_write(CUdeviceptr address, const void *data, size_t bytes);
 CS_EXPORT bool cs_rdma_read(CUdeviceptr address, void *data, size_t bytes);
+CS_EXPORT bool cs_rdma_holds(CUdeviceptr address, size_t bytes); /* all of it in one allocation */
+/* Where the range of a dma-buf descriptor lies in this process; false: it is none of ours. */
+CS_EXPORT bool cs_rdma_of_descriptor(int fd, CUdeviceptr *address);
 
 /* ---- module*.c (modules and kernels), called from launch.c --------------------------------------------------- */
 

@@ -10,6 +10,9 @@
  *   {"call": NAME, "host": [THREAD, STEP], "edges": [EDGE]}                                the host waited
  *   {"call": NAME, "host": [THREAD, STEP], "range": RANGE}                                 the host took or gave memory
  *   {"mark": NAME, "host": [THREAD, STEP]}                                                 cs_race_mark
+ *   {"call": NAME, "host": [THREAD, STEP], "adapter": N, "writes": BOOL, "range": RANGE, "behind": P}
+ *                                                access N of an adapter, from 1; after post P
+ *   {"call": NAME, "host": [THREAD, STEP], "post": P}                                      a request was posted
  *
  * RANGE is [MEMORY, OFFSET, BYTES]. MEMORY is alike in all processes of the machine for device memory ("d" and the
  * inode of its block); pinned host memory is "h" and the process, with the address as offset.
@@ -19,6 +22,8 @@
  *   ["awaits", EVENT, RECORD]   it came after that record
  *   ["sets", RANGE, VALUE, NS]  a stream memory operation was about to store VALUE there
  *   ["polls", RANGE, VALUE, NS] a stream memory operation waited until it saw VALUE there
+ *   ["writes", N]             kernels see the adapter's writes up to N: a flush, or a completion where none is needed
+ *   ["reads", N]              its reads up to N are over: a completion
  * The words of memory operations stand among reads and writes too. What the driver puts on a stream by itself (the
  * order of the legacy stream, of a graph's branches) is an operation "await" of THREAD 0.
  * EVENT is "e" and an inode for an event of several processes, "l<pid>.<number>" for others.
@@ -260,6 +265,82 @@ void cs_race_host_memory(const char *call, CUdeviceptr address, size_t bytes)
 		return;
 	snprintf(rest, sizeof(rest), ", \"range\": %s", range_text(address, bytes, text));
 	host_line("call", call, rest);
+}
+
+/* ---- adapters ---- */
+
+static struct {
+	uint64_t accesses; /* numbers them, from 1 */
+	uint64_t reads, writes, visible; /* the last of each kind, and the last write that kernels see */
+	uint64_t posts, behind;
+} adapter; /* under file_lock */
+
+void cs_race_adapter(bool writes, CUdeviceptr address, size_t bytes, bool seen)
+{
+	char rest[256], text[96];
+
+	if (!cs_race_on())
+		return;
+	range_text(address, bytes, text);
+	pthread_mutex_lock(&file_lock);
+	adapter.accesses++;
+	*(writes ? &adapter.writes : &adapter.reads) = adapter.accesses;
+	if (seen)
+		adapter.visible = adapter.writes;
+	snprintf(rest, sizeof(rest), ", \"adapter\": %lu, \"writes\": %s, \"range\": %s, \"behind\": %lu",
+		 (unsigned long)adapter.accesses, writes ? "true" : "false", text, (unsigned long)adapter.behind);
+	pthread_mutex_unlock(&file_lock);
+	host_line("call", writes ? "rdma_write" : "rdma_read", rest);
+}
+
+/* What comes before whatever the calling thread does from now on. */
+static void after_adapter(const char *call, bool flushes)
+{
+	char rest[128];
+
+	if (!cs_race_on())
+		return;
+	pthread_mutex_lock(&file_lock);
+	if (flushes)
+		adapter.visible = adapter.writes;
+	snprintf(rest, sizeof(rest), ", \"edges\": [[\"writes\", %lu], [\"reads\", %lu]]", (unsigned long)adapter.visible,
+		 (unsigned long)(flushes ? 0 : adapter.reads));
+	pthread_mutex_unlock(&file_lock);
+	host_line("call", call, rest);
+}
+
+void cs_race_rdma(const char *call)
+{
+	after_adapter(call, true);
+}
+
+CS_EXPORT void cs_rdma_seen(void)
+{
+	after_adapter("rdma_completion", false);
+}
+
+CS_EXPORT uint64_t cs_rdma_posted(void)
+{
+	char rest[64];
+	uint64_t post;
+
+	if (!cs_race_on())
+		return 0;
+	pthread_mutex_lock(&file_lock);
+	post = ++adapter.posts;
+	pthread_mutex_unlock(&file_lock);
+	snprintf(rest, sizeof(rest), ", \"post\": %lu", (unsigned long)post);
+	host_line("call", "rdma_post", rest);
+	return post;
+}
+
+CS_EXPORT void cs_rdma_reads_behind(uint64_t post)
+{
+	if (!cs_race_on())
+		return;
+	pthread_mutex_lock(&file_lock);
+	adapter.behind = post;
+	pthread_mutex_unlock(&file_lock);
 }
 
 CS_EXPORT void cs_race_mark(const char *name)

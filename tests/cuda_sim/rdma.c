@@ -4,7 +4,8 @@
  * The descriptor is the block's memfd, opened anew and positioned where the range begins: a simulated adapter maps
  * it from lseek(fd, 0, SEEK_CUR) on, and shares the memory with the device. An adapter that goes by addresses
  * (peer memory) uses cs_rdma_write and cs_rdma_read; where GPU_DIRECT_RDMA_WRITES_ORDERING is below OWNER such a
- * write stays unseen until cuFlushGPUDirectRDMAWrites, a flush on a stream, or an RDMA READ.
+ * write stays unseen until cuFlushGPUDirectRDMAWrites, a flush on a stream, or an RDMA READ; or, with RDMA_LATE_US, until it
+ * lands by itself after up to so long, by seed. RDMA_LATE=1: that is so whatever the attribute says.
  */
 #define _GNU_SOURCE
 #include "cs.h"
@@ -13,12 +14,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A write that is not seen yet. */
 struct late_write {
 	CUdeviceptr address;
 	size_t bytes;
+	uint64_t due_ns; /* UINT64_MAX: not by itself */
 	struct late_write *next;
 	char data[];
 };
@@ -33,21 +36,56 @@ static char *memory_at(CUdeviceptr address, size_t bytes)
 	return allocation ? allocation->block->host + (address - allocation->block->begin) : NULL;
 }
 
-void cs_rdma_flush(void)
+/* The writes that are due by now, in their order. */
+static void land(uint64_t now_ns)
 {
-	struct late_write *write;
+	struct late_write **at = &late, *write;
 
 	pthread_mutex_lock(&cs_lock);
-	while ((write = late)) {
-		char *to = memory_at(write->address, write->bytes);
+	while ((write = *at)) {
+		char *to = write->due_ns <= now_ns ? memory_at(write->address, write->bytes) : NULL;
 
+		if (write->due_ns > now_ns) {
+			at = &write->next;
+			continue;
+		}
 		if (to)
 			memcpy(to, write->data, write->bytes);
-		late = write->next;
+		*at = write->next;
 		free(write);
 	}
-	last = &late;
+	last = at;
 	pthread_mutex_unlock(&cs_lock);
+}
+
+void cs_rdma_flush(void)
+{
+	land(UINT64_MAX);
+	cs_race_rdma("flush");
+}
+
+void cs_rdma_settle(void)
+{
+	if (__atomic_load_n(&late, __ATOMIC_RELAXED))
+		land(cs_now_ns());
+}
+
+static bool is_late(int device)
+{
+	return cs_setting_number("RDMA_LATE", 0) ||
+	       cs_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, device) < CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+}
+
+/* When a write is seen that nobody flushes. Locked. */
+static uint64_t due_ns(void)
+{
+	static uint64_t random;
+	uint64_t most = cs_setting_number("RDMA_LATE_US", 0);
+
+	if (!most)
+		return UINT64_MAX;
+	random = (random ? random : cs_settings.seed) * 6364136223846793005u + 1442695040888963407u;
+	return cs_now_ns() + (random >> 33) % most * 1000;
 }
 
 CS_EXPORT bool cs_rdma_write(CUdeviceptr address, const void *data, size_t bytes)
@@ -59,21 +97,20 @@ CS_EXPORT bool cs_rdma_write(CUdeviceptr address, const void *data, size_t bytes
 	pthread_mutex_lock(&cs_lock);
 	allocation = cs_allocation_find(address, bytes);
 	to = memory_at(address, bytes);
-	if (allocation && cs_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, allocation->context->device) >=
-				  CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) {
+	if (allocation && !is_late(allocation->context->device)) {
 		memcpy(to, data, bytes);
 	} else if (allocation) {
 		write = malloc(sizeof(*write) + bytes);
 		if (!write)
 			abort();
-		*write = (struct late_write){ .address = address, .bytes = bytes };
+		*write = (struct late_write){ .address = address, .bytes = bytes, .due_ns = due_ns() };
 		memcpy(write->data, data, bytes);
 		*last = write;
 		last = &write->next;
 	}
 	pthread_mutex_unlock(&cs_lock);
 	if (allocation)
-		cs_race_host_memory("rdma_write", address, bytes);
+		cs_race_adapter(true, address, bytes, !write);
 	return allocation;
 }
 
@@ -81,13 +118,40 @@ CS_EXPORT bool cs_rdma_read(CUdeviceptr address, void *data, size_t bytes)
 {
 	char *from;
 
-	cs_rdma_flush();
+	land(UINT64_MAX);
+	cs_race_adapter(false, address, bytes, true);
 	pthread_mutex_lock(&cs_lock);
 	from = memory_at(address, bytes);
 	if (from)
 		memcpy(data, from, bytes);
 	pthread_mutex_unlock(&cs_lock);
 	return from;
+}
+
+CS_EXPORT bool cs_rdma_holds(CUdeviceptr address, size_t bytes)
+{
+	bool holds;
+
+	pthread_mutex_lock(&cs_lock);
+	holds = memory_at(address, bytes);
+	pthread_mutex_unlock(&cs_lock);
+	return holds;
+}
+
+CS_EXPORT bool cs_rdma_of_descriptor(int fd, CUdeviceptr *address)
+{
+	const struct cs_block *block;
+	struct stat info;
+	off_t offset = lseek(fd, 0, SEEK_CUR);
+
+	if (offset < 0 || fstat(fd, &info) < 0)
+		return false;
+	pthread_mutex_lock(&cs_lock);
+	block = cs_block_of(info.st_ino);
+	if (block)
+		*address = block->begin + (CUdeviceptr)offset;
+	pthread_mutex_unlock(&cs_lock);
+	return block;
 }
 
 CS_API(cuFlushGPUDirectRDMAWrites, 11030)(CUflushGPUDirectRDMAWritesTarget target,

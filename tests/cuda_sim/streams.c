@@ -82,6 +82,7 @@ static void run(struct cs_queue *queue, struct cs_op *op)
 		nap_us(random / 4 % cs_settings.delay_us);
 	if (cs_fault_now() == CUDA_SUCCESS) {
 		cs_race_begin(op);
+		cs_rdma_settle();
 		op->kind->run(op);
 		cs_race_end(op);
 	}

@@ -61,7 +61,7 @@ def library(without: tuple[str, ...] = ()) -> Path:
         partial = script.with_suffix(f".{os.getpid()}")
         partial.write_text(exports)
         partial.rename(script)
-    options = ["-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wl,-z,nodelete", "-Wl,-z,defs"]
+    options = ["-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wl,-z,nodelete", "-Wl,-z,defs", "-ldl"]
     options += ["-Wl,-soname,libibverbs.so.1", f"-Wl,--version-script={script}"]
     return _compile("libibverbs.so.1", sorted((HERE / "src").glob("*.c")), options)
 

@@ -182,6 +182,8 @@ int sim_poll_cq(struct ibv_cq *base, int count, struct ibv_wc *wc)
 		wc[got++] = entry->wc;
 		free_queue(entry);
 	}
+	if (got)
+		sim_gpu_seen();
 	pthread_mutex_unlock(&sim_lock);
 	return error ? -1 : got;
 }

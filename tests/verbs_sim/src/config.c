@@ -225,6 +225,7 @@ static bool read_number(struct sim_config *config, const char *key, const char *
 		{ "reorder_us", &config->reorder_us }, { "max_inline", &config->max_inline },
 		{ "max_sge", &config->max_sge }, { "max_qp_wr", &config->max_qp_wr },
 		{ "max_cqe", &config->max_cqe }, { "max_rd_atomic", &config->max_rd_atomic },
+		{ "dmabuf", &config->dmabuf }, { "peermem", &config->peermem },
 		{ "memlock_kb", &config->memlock_kb }, { "timeout_percent", &config->timeout_percent },
 		{ "host", &config->host }, { "lid", &config->lid },
 	};

@@ -3,6 +3,7 @@
 #include "sim.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 
 #undef ibv_reg_mr /* the header's macros choose between the exported functions */
 #undef ibv_reg_mr_iova
+
+#define PAGE_BYTES 4096u
 
 #define ACCESS_KNOWN (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
 		      IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_OPTIONAL_RANGE)
@@ -72,7 +75,7 @@ static bool pages_allow(uintptr_t from, size_t bytes, bool write)
 	return reached >= end;
 }
 
-static int registration_error(struct ibv_pd *pd, void *address, size_t bytes, unsigned access)
+static int registration_error(struct ibv_pd *pd, void *address, size_t bytes, unsigned access, bool gpu)
 {
 	unsigned writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
@@ -84,6 +87,8 @@ static int registration_error(struct ibv_pd *pd, void *address, size_t bytes, un
 		return EINVAL; /* the verbs: remote write needs local write */
 	if (sim.config.memlock_kb && sim.memlock_bytes + bytes > sim.config.memlock_kb * 1024ull)
 		return ENOMEM;
+	if (gpu)
+		return 0;
 	if (!pages_allow((uintptr_t)address, bytes, access & IBV_ACCESS_LOCAL_WRITE))
 		return EFAULT;
 	return 0;
@@ -108,7 +113,7 @@ static uint32_t new_key(void)
 }
 
 static struct ibv_mr *register_memory(const char *verb, struct ibv_pd *pd, void *address, size_t bytes, uint64_t iova,
-				      unsigned access)
+				      unsigned access, bool by_descriptor)
 {
 	struct sim_mr *mr = calloc(1, sizeof(*mr));
 	int error;
@@ -116,7 +121,11 @@ static struct ibv_mr *register_memory(const char *verb, struct ibv_pd *pd, void 
 	pthread_mutex_lock(&sim_lock);
 	error = sim_fault_locked(verb);
 	if (!error)
-		error = mr ? registration_error(pd, address, bytes, access) : ENOMEM;
+		error = mr ? 0 : ENOMEM;
+	if (!error) {
+		mr->gpu = (by_descriptor || sim.config.peermem) && sim_gpu_holds((uintptr_t)address, bytes);
+		error = registration_error(pd, address, bytes, access, mr->gpu);
+	}
 	if (error) {
 		pthread_mutex_unlock(&sim_lock);
 		free(mr);
@@ -139,28 +148,41 @@ static struct ibv_mr *register_memory(const char *verb, struct ibv_pd *pd, void 
 /* Faults of any of the three functions are given to ibv_reg_mr: the caller sees one verb. */
 SIM_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t bytes, int access)
 {
-	return register_memory("ibv_reg_mr", pd, address, bytes, (uintptr_t)address, (unsigned)access);
+	return register_memory("ibv_reg_mr", pd, address, bytes, (uintptr_t)address, (unsigned)access, false);
 }
 
 SIM_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *address, size_t bytes, uint64_t iova, int access)
 {
-	return register_memory("ibv_reg_mr", pd, address, bytes, iova, (unsigned)access);
+	return register_memory("ibv_reg_mr", pd, address, bytes, iova, (unsigned)access, false);
 }
 
 SIM_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t bytes, uint64_t iova,
 					   unsigned access)
 {
-	return register_memory("ibv_reg_mr", pd, address, bytes, iova, access);
+	return register_memory("ibv_reg_mr", pd, address, bytes, iova, access, false);
 }
 
 SIM_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd,
 					    int access)
 {
-	int error = sim_fault("ibv_reg_dmabuf_mr");
+	uint64_t address = 0;
+	int error = 0;
 
-	(void)pd, (void)offset, (void)bytes, (void)iova, (void)fd, (void)access;
-	errno = error ? error : EOPNOTSUPP; /* as rxe */
-	return NULL;
+	pthread_mutex_lock(&sim_lock);
+	if (!sim.config.dmabuf)
+		error = EOPNOTSUPP; /* as rxe */
+	else if (fcntl(fd, F_GETFD) < 0)
+		error = EBADF;
+	else if ((iova ^ offset) % PAGE_BYTES || !sim_gpu_of_descriptor(fd, offset, bytes, &address))
+		error = EINVAL;
+	pthread_mutex_unlock(&sim_lock);
+	if (error) {
+		int planned = sim_fault("ibv_reg_dmabuf_mr");
+
+		errno = planned ? planned : error;
+		return NULL;
+	}
+	return register_memory("ibv_reg_dmabuf_mr", pd, (void *)(uintptr_t)address, bytes, iova, (unsigned)access, true);
 }
 
 SIM_EXPORT int ibv_dereg_mr(struct ibv_mr *base)
@@ -212,7 +234,16 @@ static bool copy(const struct sim_mr *mr, uint64_t address, void *own, size_t by
 {
 	char *at = (char *)mr->base.addr + (address - mr->iova);
 	struct iovec here = { own, bytes }, there = { at, bytes };
-	ssize_t moved = to_region ? process_vm_writev(getpid(), &here, 1, &there, 1, 0)
+	ssize_t moved;
+
+	if (mr->gpu) {
+		*(to_region ? &sim.counts.gpu_written : &sim.counts.gpu_read) += bytes;
+		if (to_region ? sim_gpu_write((uintptr_t)at, own, bytes) : sim_gpu_read((uintptr_t)at, own, bytes))
+			return true;
+		sim_violation("registered GPU memory at %p, %zu bytes, was freed before ibv_dereg_mr", (void *)at, bytes);
+		return false;
+	}
+	moved = to_region ? process_vm_writev(getpid(), &here, 1, &there, 1, 0)
 				  : process_vm_readv(getpid(), &here, 1, &there, 1, 0);
 
 	if (moved < 0 && (errno == ENOSYS || errno == EPERM)) { /* a sandbox without these calls */

@@ -74,7 +74,7 @@ static int enqueue(struct sim_qp *qp, const struct ibv_send_wr *wr)
 		.wr_id = wr->wr_id, .opcode = wr->opcode, .flags = wr->send_flags, .imm = wr->imm_data,
 		.remote_addr = wr->wr.rdma.remote_addr, .rkey = wr->wr.rdma.rkey, .sge_count = wr->num_sge,
 		.signaled = qp->sq_sig_all || wr->send_flags & IBV_SEND_SIGNALED,
-		.start_ns = later(qp, &qp->sq_last_ns),
+		.start_ns = later(qp, &qp->sq_last_ns), .gpu_post = sim_gpu_posted(),
 	};
 	for (int i = 0; i < wr->num_sge; i++) {
 		own->sge[i] = wr->sg_list[i];

@@ -53,9 +53,10 @@ static void write_report(FILE *out)
 	fprintf(out,
 		", \"counts\": {\"sends\": %" PRIu64 ", \"recvs\": %" PRIu64 ", \"send_completions\": %" PRIu64
 		", \"recv_completions\": %" PRIu64 ", \"flushed\": %" PRIu64 ", \"rnr_naks\": %" PRIu64
-		", \"retries\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"dropped\": %" PRIu64 "}",
+		", \"retries\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"dropped\": %" PRIu64
+		", \"gpu_read\": %" PRIu64 ", \"gpu_written\": %" PRIu64 "}",
 		counts->sends, counts->recvs, counts->send_completions, counts->recv_completions, counts->flushed,
-		counts->rnr_naks, counts->retries, counts->bytes, counts->dropped);
+		counts->rnr_naks, counts->retries, counts->bytes, counts->dropped, counts->gpu_read, counts->gpu_written);
 	fprintf(out, ", \"faults\": {");
 	for (unsigned i = 0; i < sim.config.fault_count; i++)
 		fprintf(out, "%s\"%s:%" PRIu64 "\": %" PRIu64, i ? ", " : "", sim.config.faults[i].verb,

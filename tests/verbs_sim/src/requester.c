@@ -111,6 +111,7 @@ static int send_packet(struct sim_qp *qp, struct sim_send *send)
 	enum ibv_wc_status status = IBV_WC_SUCCESS;
 	int sent;
 
+	sim_gpu_reads_behind(send->gpu_post);
 	if (send->inline_data)
 		memcpy(payload, send->inline_data + qp->sent_bytes, packet.bytes);
 	else

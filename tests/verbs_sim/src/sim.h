@@ -83,6 +83,7 @@ struct sim_config {
 	unsigned reorder_us; /* largest additional delay of every fourth of them */
 	unsigned max_inline, max_sge, max_qp_wr, max_cqe, max_rd_atomic;
 	unsigned memlock_kb; /* 0: unlimited */
+	unsigned dmabuf, peermem; /* 1: GPU memory can be registered so */
 	unsigned timeout_percent;
 	unsigned speed[SIM_DEVICES_MAX], width[SIM_DEVICES_MAX], port_state[SIM_DEVICES_MAX];
 	int fault_device; /* the one that actions concern; -1: all */
@@ -136,6 +137,7 @@ struct sim_mr {
 	struct sim_mr *next;
 	uint64_t iova;
 	unsigned access;
+	bool gpu; /* base.addr is the GPU's */
 };
 
 struct sim_channel {
@@ -163,7 +165,7 @@ struct sim_cq {
 };
 
 struct sim_send {
-	uint64_t wr_id, remote_addr, start_ns, due_ns;
+	uint64_t wr_id, remote_addr, start_ns, due_ns, gpu_post;
 	enum ibv_wr_opcode opcode;
 	unsigned flags;
 	__be32 imm;
@@ -234,6 +236,7 @@ struct sim_qp {
 
 struct sim_counts {
 	uint64_t sends, recvs, send_completions, recv_completions, flushed, rnr_naks, retries, bytes;
+	uint64_t gpu_read, gpu_written; /* bytes of GPU memory */
 	uint64_t dropped; /* requests without an acknowledgement when their queue pair was destroyed in RTS */
 };
 
@@ -297,6 +300,17 @@ bool sim_local_ok(struct ibv_pd *pd, const struct ibv_sge *sge, int count, unsig
 bool sim_remote_ok(struct ibv_pd *pd, uint32_t rkey, uint64_t address, uint64_t bytes, unsigned access);
 bool sim_place(struct ibv_pd *pd, uint32_t rkey, uint64_t address, const uint8_t *from, uint32_t bytes);
 bool sim_fetch(struct ibv_pd *pd, uint32_t rkey, uint64_t address, uint8_t *to, uint32_t bytes);
+
+/* gpu.c; locked */
+bool sim_gpu_holds(uint64_t address, uint64_t bytes);
+/* The address of byte `offset` behind where the descriptor of a dma-buf begins, with `bytes` from there on. */
+bool sim_gpu_of_descriptor(int fd, uint64_t offset, uint64_t bytes, uint64_t *address);
+bool sim_gpu_write(uint64_t address, const void *data, size_t bytes);
+bool sim_gpu_read(uint64_t address, void *data, size_t bytes);
+/* For the driver's race log: a completion was polled; a request was posted; the next reads belong to that request. */
+void sim_gpu_seen(void);
+uint64_t sim_gpu_posted(void);
+void sim_gpu_reads_behind(uint64_t post);
 
 /* completion.c; locked */
 void sim_cq_push(struct ibv_cq *cq, const struct sim_cqe *entry, bool solicited);
