@@ -38,7 +38,6 @@ typedef unsigned long long rr_cuda_ptr; /* CUdeviceptr */
 #define RR_CUDA_MEM_OPS_MAX 255u /* in one cuStreamBatchMemOp */
 #define RR_CUDA_CAPTURE_NONE 0
 #define RR_CUDA_DMA_BUF_SUPPORTED 124 /* of devices */
-#define RR_CUDA_RDMA_SUPPORTED 116
 #define RR_CUDA_RDMA_FLUSH_OPTIONS 117
 #define RR_CUDA_RDMA_ORDERING 118
 #define RR_CUDA_SYNC_MEMOPS 6 /* of addresses */

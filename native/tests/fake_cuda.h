@@ -372,7 +372,7 @@ static void *fake_address(const char *name)
 		{"cuEventDestroy", fake_event_destroy}, {"cuEventRecord", fake_event_record}, {"cuEventQuery", fake_event_query},
 		{"cuLaunchKernel", fake_launch}, {"cuMemcpyAsync", fake_copy}, {"cuMemAlloc", fake_alloc}, {"cuMemFree", fake_free},
 		{"cuMemHostRegister", fake_register}, {"cuMemHostUnregister", fake_unregister},
-		{"cuMemHostGetDevicePointer", fake_device_pointer},
+		{"cuMemHostGetDevicePointer", fake_device_pointer}, {"cuCtxGetDevice", NULL}, /* NICs reach none of its memory */
 	};
 
 	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)

@@ -14,7 +14,7 @@ WORDS = {  # how a parameter of that type is passed
     "CUdeviceptr": 64, "CUdeviceptr_v2": 64, "rr_cuda_ptr": 64, "size_t": 64, "unsigned long long": 64,
     "unsigned int": 32, "cuuint32_t": 32, "uint32_t": 32, "int": 32, "CUresult": 32, "rr_cuda_result": 32,
     "CUpointer_attribute": 32, "CUmemRangeHandleType": 32, "CUflushGPUDirectRDMAWritesTarget": 32,
-    "CUflushGPUDirectRDMAWritesScope": 32,
+    "CUflushGPUDirectRDMAWritesScope": 32, "CUdevice": 32, "CUdevice_attribute": 32,
 }  # fmt: skip
 
 
@@ -56,6 +56,15 @@ def test_all_calls_are_found() -> None:
         ("RR_CUDA_STREAM_NON_BLOCKING", "CU_STREAM_NON_BLOCKING"),
         ("RR_CUDA_EVENT_DISABLE_TIMING", "CU_EVENT_DISABLE_TIMING"),
         ("RR_CUDA_WAIT_VALUE_EQ", "CU_STREAM_WAIT_VALUE_EQ"),
+        ("RR_CUDA_DMA_BUF_SUPPORTED", "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED"),
+        ("RR_CUDA_RDMA_FLUSH_OPTIONS", "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS"),
+        ("RR_CUDA_RDMA_ORDERING", "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING"),
+        ("RR_CUDA_SYNC_MEMOPS", "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS"),
+        ("RR_CUDA_BUFFER_ID", "CU_POINTER_ATTRIBUTE_BUFFER_ID"),
+        ("RR_CUDA_RDMA_CAPABLE", "CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE"),
+        ("RR_CUDA_HANDLE_DMA_BUF_FD", "CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD"),
+        ("RR_CUDA_FLUSH_TARGET_CONTEXT", "CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX"),
+        ("RR_CUDA_FLUSH_TO_OWNER", "CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER"),
         ("RR_CUDA_HOST_PORTABLE", "CU_MEMHOSTREGISTER_PORTABLE"),
         ("RR_CUDA_HOST_PORTABLE", "CU_MEMHOSTALLOC_PORTABLE"),
         ("RR_CUDA_HOST_MAPPED", "CU_MEMHOSTREGISTER_DEVICEMAP"),
