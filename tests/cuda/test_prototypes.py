@@ -14,7 +14,7 @@ WORDS = {  # how a parameter of that type is passed
     "CUdeviceptr": 64, "CUdeviceptr_v2": 64, "rr_cuda_ptr": 64, "size_t": 64, "unsigned long long": 64,
     "unsigned int": 32, "cuuint32_t": 32, "uint32_t": 32, "int": 32, "CUresult": 32, "rr_cuda_result": 32,
     "CUpointer_attribute": 32, "CUmemRangeHandleType": 32, "CUflushGPUDirectRDMAWritesTarget": 32,
-    "CUflushGPUDirectRDMAWritesScope": 32, "CUdevice": 32, "CUdevice_attribute": 32,
+    "CUflushGPUDirectRDMAWritesScope": 32, "CUdevice": 32, "CUdevice_v1": 32, "CUdevice_attribute": 32,
 }  # fmt: skip
 
 
