@@ -63,8 +63,10 @@ static struct rr_ibv_mr *by_peer_memory(struct rr_domain *domain, const struct r
 {
 	struct rr_ibv_mr *mr = domain->verbs->reg_mr(domain->pd, (void *)(uintptr_t)region->begin, region->bytes, access_of(region));
 
+	int error = errno;
+
 	if (!mr)
-		snprintf(why, RR_GDR_REASON_BYTES, "%.31s refuses it: %.40s%s", domain->device, strerror(errno),
+		snprintf(why, RR_GDR_REASON_BYTES, "%.31s refuses it: %.40s%s", domain->device, strerror(error),
 			 peer_module() ? "" : "; nvidia_peermem is not loaded");
 	return mr;
 }

@@ -39,10 +39,13 @@ with rr.init(device="cuda", timeout_s=150, require="rdma") as comm:
 @pytest.mark.timeout(400)
 def test_gpu_memory_is_staged_over_soft_roce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """dma-buf and peer memory are driven to the registration, refused by rxe, and told; the sums are right."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(kernel_cache()))
-    kernels.cubin("float32", COMPUTE_CAPABILITY)  # here, where the processor is none of software
-    own = {**environment(devices=1, seed=9), "PYTHONPATH": TESTS, "XDG_CACHE_HOME": str(kernel_cache())}
-    ran = run_softroce(2, 1, GPU + textwrap.dedent(SUMS), tmp_path, env=own, timeout_s=330)
+    cache = str(kernel_cache())
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", cache)
+        kernels.cubin("float32", COMPUTE_CAPABILITY)  # here, where the processor is none of software
+    source = f"os.environ['XDG_CACHE_HOME'] = {cache!r}\n" + GPU + textwrap.dedent(SUMS)  # the bed has a cache of its own
+    own = {**environment(devices=1, seed=9), "PYTHONPATH": TESTS}
+    ran = run_softroce(2, 1, source, tmp_path, env=own, timeout_s=330)
     assert ran.code == 0, ran.output
     for rank in range(2):
         assert ran.of(rank, "wrong") == 0, ran.output
