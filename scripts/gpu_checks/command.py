@@ -19,7 +19,7 @@ NO_GPU = 3
 
 EPILOG = """\b
 Parts: doctor, attributes, conformance (each case of tests/gpu), bugs (deliberate ones, which must show), collectives
-(2 to 4 processes on one device, against numpy), one_queue, rates.
+(2 to 4 processes on one device, against numpy), one_queue, replays (of a captured list), rates.
 
 \b
 Exit code: 0 if all held; 1 if something differs (the report says what); 2 for wrong usage; 3 if there is no GPU here.

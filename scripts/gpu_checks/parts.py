@@ -126,9 +126,15 @@ def _world(driver: Driver, world: int, dtypes: str, **settings: Any) -> dict[str
     }
 
 
+def replays(driver: Driver, wanted: Wanted) -> tuple[bool, Any]:
+    """A list captured in a graph and launched 100 times, each on new data, by two processes on one device."""
+    row = driver.module("gpu_checks.replays", "10" if wanted.quick else "100")
+    return bool(row["ok"]), row
+
+
 def rates(driver: Driver, wanted: Wanted) -> tuple[bool, Any]:
     """Copies and flags. On the simulated driver they say nothing of any GPU."""
     return True, driver.module("gpu_checks.rates", *(("4", "3") if wanted.quick else ("256", "20")))
 
 
-PARTS: tuple[Part, ...] = (doctor, attributes, conformance, bugs, collectives, one_queue, rates)
+PARTS: tuple[Part, ...] = (doctor, attributes, conformance, bugs, collectives, one_queue, replays, rates)

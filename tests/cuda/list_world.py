@@ -69,6 +69,7 @@ class Rank:
 
     def __init__(self, folder: str, rank: str, case: str) -> None:
         given = json.loads(case)
+        self.replays = given.get("replays", 8)
         self.rank, self.world, self.count = int(rank), given["world"], given["count"]
         self.collective, self.root = given["collective"], given.get("root")
         self.reduces = self.collective in ("all_reduce", "reduce")
@@ -118,7 +119,7 @@ class Rank:
         spec.block = self.block
         spec.copied_flags = given.get("copied_flags", 0)
         if self.reduces:
-            self.module = check(driver.cuModuleLoadData(kernels.cubin("int64", (9, 0))))
+            self.module = check(driver.cuModuleLoadData(kernels.cubin("int64", compute_capability())))
             found = check(driver.cuModuleGetFunction(self.module, kernels.name("sum", "int64").encode()))
             spec.kernel = ffi.cast("void *", int(found))
         out = ffi.new("rr_cuda_list **")
@@ -144,6 +145,17 @@ class Rank:
         self.meeting.gather(b"closed")
         check(driver.cuMemFree(self.own))
         lib.rr_cuda_close(self.cuda)
+
+
+def compute_capability() -> tuple[int, int]:
+    """Of the current context's device: this runs on a real GPU, too (scripts/gpu_check)."""
+    device, which = check(driver.cuCtxGetDevice()), driver.CUdevice_attribute
+    parts = (
+        which.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        which.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    )
+    major, minor = (int(check(driver.cuDeviceGetAttribute(part, device))) for part in parts)
+    return major, minor
 
 
 def vector(rank: int, count: int, call: int) -> np.ndarray[Any, Any]:
@@ -214,7 +226,7 @@ def replay(folder: str, rank: str, case: str) -> None:
     buffers.emit()
     graph = check(driver.cuStreamEndCapture(buffers.stream))
     launched = check(driver.cuGraphInstantiate(graph, 0))
-    for call in range(8):
+    for call in range(at.replays):
         buffers.fill(call)
         check(driver.cuGraphLaunch(launched, buffers.stream))
         buffers.compare(call)

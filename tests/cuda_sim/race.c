@@ -11,7 +11,8 @@
  *   {"call": NAME, "host": [THREAD, STEP], "range": RANGE}                                 the host took or gave memory
  *   {"mark": NAME, "host": [THREAD, STEP]}                                                 cs_race_mark
  *   {"call": NAME, "host": [THREAD, STEP], "adapter": N, "writes": BOOL, "range": RANGE, "behind": P}
- *                                                access N of an adapter, from 1; after post P
+ *                                                access N of an adapter, from 1; after post P: a read, of the
+ *                                                request; a write, the last one then, which granted the memory or came later
  *   {"call": NAME, "host": [THREAD, STEP], "post": P}                                      a request was posted
  *
  * RANGE is [MEMORY, OFFSET, BYTES]. MEMORY is alike in all processes of the machine for device memory ("d" and the
@@ -288,7 +289,8 @@ void cs_race_adapter(bool writes, CUdeviceptr address, size_t bytes, bool seen)
 	if (seen)
 		adapter.visible = adapter.writes;
 	snprintf(rest, sizeof(rest), ", \"adapter\": %lu, \"writes\": %s, \"range\": %s, \"behind\": %lu",
-		 (unsigned long)adapter.accesses, writes ? "true" : "false", text, (unsigned long)adapter.behind);
+		 (unsigned long)adapter.accesses, writes ? "true" : "false", text,
+		 (unsigned long)(writes ? adapter.posts : adapter.behind));
 	pthread_mutex_unlock(&file_lock);
 	host_line("call", writes ? "rdma_write" : "rdma_read", rest);
 }

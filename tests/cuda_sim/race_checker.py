@@ -6,6 +6,9 @@ race.c says what the log holds. Each operation of a stream and each waiting call
 before what follows from streams, host threads, events, flags and marks, over all processes, by vector clocks. So a
 missing wait is found whether or not it did harm in that run.
 
+An adapter's write comes before what a host thread does after a flush, or, where the device needs none, after it has
+polled a completion; its read comes after the request was posted, and before a completion that was polled.
+
 Stores to flags and waits for them do not conflict with each other; two stores to one flag do. Not in the log is how
 processes tell each other, on the host, that memory is ready to be used. So taking memory, giving it back, and the fill
 that is the first access to a piece of memory conflict within their own process only.
@@ -83,6 +86,8 @@ class History:
         self._stores: list[tuple[int, Range, int]] = []  # by copies and fills: time, range, node
         self._waits: list[tuple[int, list[Any], int]] = []  # node, edge, process: looked up when all is read
         self._marks: dict[str, list[int]] = defaultdict(list)
+        self._posts: dict[tuple[int, int], int] = {}  # process and number of a request: node
+        self._adapters: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)  # number, node
         for lines in processes:
             self._read(lines)
         for node, edge, process in self._waits:
@@ -111,7 +116,11 @@ class History:
         node = self._node(name, ("host", process, thread), process, 0, before)
         for edge in line.get("edges", []):
             self._waits.append((node, edge, process))
-        if "range" in line:
+        if "post" in line:
+            self._posts[process, line["post"]] = node
+        if "adapter" in line:  # on a line of its own: the adapter's thread is no thread of the application
+            self._read_adapter(node, line, process)
+        elif "range" in line:
             self.accesses.append(Access(node, as_range(*line["range"]), True, own=True))
         if "mark" in line:  # a second node comes behind everybody's first
             barrier = self._marks[line["mark"]]
@@ -119,6 +128,12 @@ class History:
             node = self._node(name, ("host", process, thread), process, 0, [node])
             self._waits.append((node, ["mark", line["mark"]], process))
         earlier.append((step, node))
+
+    def _read_adapter(self, node: int, line: dict[str, Any], process: int) -> None:
+        """An access of the adapter: a read after its request was posted, a write after what was posted until then."""
+        self.accesses.append(Access(node, as_range(*line["range"]), bool(line["writes"])))
+        self._adapters[process, bool(line["writes"])].append((line["adapter"], node))
+        self._waits.append((node, ["posted", line["behind"]], process))
 
     def _read_operation(self, line: dict[str, Any], process: int, threads: dict[int, list[tuple[int, int]]]) -> None:
         stream, number, kind = line["stream"], line["number"], line["op"]
@@ -159,6 +174,12 @@ class History:
         elif edge[0] == "awaits":
             if (edge[1], edge[2]) in self._records:
                 before.append(self._records[edge[1], edge[2]])
+        elif edge[0] in ("writes", "reads"):
+            earlier = self._adapters[process, edge[0] == "writes"]
+            before += [last for number, last in earlier if number <= edge[1]][-1:]
+        elif edge[0] == "posted":
+            if (process, edge[1]) in self._posts:
+                before.append(self._posts[process, edge[1]])
         elif edge[0] == "mark":
             before += self._marks[edge[1]]
         elif edge[0] == "polls":

@@ -27,6 +27,7 @@ BUGS = (
     "no input ordering",
     "no output ordering",
 )
+REVERSED = "receive before send"  # no race: all stand still where one queue serves all streams
 CREDIT_BUGS = ("", "no wait for credit", "credit before the kernel")  # and none, to compare with
 BLOCK_BYTES = 2 << 20
 CHUNK = 1000  # elements
@@ -101,7 +102,8 @@ class Rank:
         if self.bug != "no wait for credit":
             self.await_and_reset(self.copy, self.flags + CREDIT + 4 * slot)
         if step and self.bug != "no event between the streams":
-            check(driver.cuStreamWaitEvent(self.copy, self.received[-1], 0))
+            before = self.received[-2 if self.bug == REVERSED else -1]  # of the step before
+            check(driver.cuStreamWaitEvent(self.copy, before, 0))
         if self.bug == "ready before the copy":
             check(driver.cuStreamWriteValue32(self.copy, ready, 1, 0))
         target = self.right_slots + slot * CHUNK * 4
@@ -131,8 +133,11 @@ class Rank:
             for stream in (self.copy, self.compute):
                 check(driver.cuStreamWaitEvent(stream, there, 0))
         for step in range(2 * (self.size - 1)):
+            if self.bug == REVERSED:
+                self.receive(step, self.slot(step))
             self.send(step, self.slot(step))
-            self.receive(step, self.slot(step))
+            if self.bug != REVERSED:
+                self.receive(step, self.slot(step))
         for stream in (self.copy, self.compute):
             if self.bug != "no output ordering":
                 check(driver.cuStreamWaitEvent(self.user, self.event(stream), 0))
@@ -145,6 +150,7 @@ class Rank:
         end = time.monotonic() + HANG_S
         while self.bug and int(driver.cuStreamQuery(self.user)[0]) != 0:
             if time.monotonic() > end:
+                (self.folder / f"still.{self.rank}").touch()
                 exchange(self.folder, "over", self.rank, self.size, b"")
                 os._exit(0)
             time.sleep(0.002)

@@ -45,6 +45,13 @@ def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
         assert "neither comes before the other" in str(race)
 
 
+@pytest.mark.parametrize("one_queue", [False, True])
+def test_a_reversed_order_stands_still_in_one_queue(tmp_path: Path, one_queue: bool) -> None:
+    """Every wait has its signal, and no access is without an order: only a single queue shows it, every time."""
+    assert ring(tmp_path, 2, race_ring.REVERSED, 3, one_queue) == []
+    assert sorted(path.name for path in tmp_path.glob("still.*")) == (["still.0", "still.1"] if one_queue else [])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("bug", ["", *race_ring.BUGS])
 def test_whatever_the_delays(tmp_path: Path, bug: str) -> None:

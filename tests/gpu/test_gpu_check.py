@@ -14,7 +14,7 @@ from gpu.conformance import has_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = "names_its_allocation|own_handle|waits_and_resets|captured_and_replayed"
-OF_THE_DRIVER = ("doctor", "attributes", "conformance", "bugs", "rates")
+OF_THE_DRIVER = ("doctor", "attributes", "conformance", "bugs", "replays", "rates")
 
 
 def gpu_check(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -40,6 +40,7 @@ def test_what_is_said_of_the_driver_holds_to_the_end() -> None:
     assert found["attributes"]["found"]["attributes"]["COMPUTE_CAPABILITY_MAJOR"] == 9
     assert found["conformance"]["found"]["held"] == len(CASES.split("|"))
     assert all(row["wrong_bytes"] > 0 and row["wrong_bytes_without"] == 0 for row in found["bugs"]["found"])
+    assert found["replays"]["found"]["states"] == [0, 0]
     assert all(value > 0 for value in found["rates"]["found"].values())
 
 

@@ -43,7 +43,7 @@ def test_gpu_memory_is_staged_over_soft_roce(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", cache)
         kernels.cubin("float32", COMPUTE_CAPABILITY)  # here, where the processor is none of software
-    source = f"os.environ['XDG_CACHE_HOME'] = {cache!r}\n" + GPU + textwrap.dedent(SUMS)  # the bed has a cache of its own
+    source = f"os.environ['XDG_CACHE_HOME'] = {cache!r}\n" + GPU + textwrap.dedent(SUMS)  # the bed has its own
     own = {**environment(devices=1, seed=9), "PYTHONPATH": TESTS}
     ran = run_softroce(2, 1, source, tmp_path, env=own, timeout_s=330)
     assert ran.code == 0, ran.output

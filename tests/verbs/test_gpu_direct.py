@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda_sim import race_checker
 from verbs.gpus import BY_READ, LATE, SUMS, UNORDERED, run_gpu_verbs, wrongs
 from verbs_sim import build
 
@@ -197,3 +198,23 @@ def test_a_missing_flush_is_found_every_time(planted: bool, seed: int, tmp_path:
     done = run_gpu_verbs(2, RECEIVED, tmp_path, spec, attributes=attributes, others=LATE, seed=seed, count=60_001)
     assert done.ran.code == 0, done.ran.output
     assert [bool(done.of(rank, "received")) for rank in range(2)] == [planted, planted]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "planted"),
+    [({}, ""), (UNORDERED, ""), (BY_READ, ""), ({}, "no flush"), ({}, "no input ordering")],
+    ids=["ordered", "the driver's flush", "flush by READ", "planted: no flush", "planted: no input ordering"],
+)
+def test_the_race_checker_over_nics(attributes: Any, planted: str, tmp_path: Path) -> None:
+    """What NICs touch has an order with what streams touch; each planted bug is two accesses without one."""
+    others = LATE if planted == "no flush" or attributes else {}
+    source = RECEIVED.replace("ga.Torch(", "ga.Untold(") if planted == "no input ordering" else RECEIVED
+    log = tmp_path / "log"
+    done = run_gpu_verbs(2, source, tmp_path, attributes=attributes, others=others, race_log=log, count=9001)
+    assert done.ran.code == 0, done.ran.output
+    races = [str(race) for race in race_checker.check(log)]
+    assert bool(races) == bool(planted), races
+    if planted == "no flush":
+        assert any("rdma_write" in race and " reads " in race for race in races), races
+    if planted == "no input ordering":
+        assert any("rdma_read" in race for race in races), races
