@@ -171,6 +171,7 @@ rr_status rr_comm_abort(rr_comm *comm, const char *reason)
 
 rr_status rr_comm_close(rr_comm *comm)
 {
+	rr_judge_end(comm); /* before anything of it goes: a driver of another communicator may look at it */
 	if (comm->process_mark == rr_drive_process_mark()) {
 		if (rr_own32(&comm->unfinished))
 			rr_comm_abort(comm, "closed with work in flight");
@@ -182,7 +183,6 @@ rr_status rr_comm_close(rr_comm *comm)
 				rr_far_tell_end(comm->far);
 		}
 	}
-	rr_judge_end(comm);
 	free_comm(comm);
 	return RR_OK;
 }

@@ -87,7 +87,9 @@ struct rr_comm {
 	uint64_t mailbox_sent_slices;
 	/* what the page says of waiting */
 	struct rr_comm *judged_next; /* under judge.c's lock */
+	bool judged; /* the pages of this process say that it waits in this communicator */
 	uint64_t judged_position;
+	uint64_t judged_told_ns;
 	/* failure */
 	bool failed;
 	rr_error failure; /* once failed */
@@ -155,6 +157,8 @@ void rr_judge_begin(struct rr_comm *comm);
 void rr_judge_end(struct rr_comm *comm);
 /* Write what this rank waits in into its page. */
 void rr_judge_waits(struct rr_comm *comm);
+/* An operation has ended that had waited so long. */
+void rr_judge_moves(struct rr_comm *comm);
 /* The verdict of an error that this rank has found; work: in which, or NULL. */
 void rr_judge(struct rr_comm *comm, const struct rr_work *work, rr_error *error);
 
@@ -171,6 +175,8 @@ void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op);
 rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns);
 rr_status rr_drive(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns);
 void rr_drive_take(struct rr_comm *comm);
+/* Unless somebody drives it. */
+bool rr_drive_try(struct rr_comm *comm);
 void rr_drive_leave(struct rr_comm *comm);
 /* Hand unfinished works to the progress thread, which starts if it is not there. */
 rr_status rr_drive_hand_over(struct rr_comm *comm);

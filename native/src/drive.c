@@ -56,7 +56,7 @@ uint64_t rr_drive_process_mark(void)
 	return rr_own64(&process_mark);
 }
 
-static bool try_driver(struct rr_comm *comm)
+bool rr_drive_try(struct rr_comm *comm)
 {
 	uint32_t free = 0;
 
@@ -69,7 +69,7 @@ static void wait_for_driver(struct rr_comm *comm)
 	struct timespec nap = {.tv_nsec = NAP_NS};
 
 	atomic_fetch_add_explicit(&comm->callers, 1, memory_order_seq_cst);
-	while (!try_driver(comm)) {
+	while (!rr_drive_try(comm)) {
 		rr_shm_wake(&comm->shm, comm->rank); /* the progress thread may sleep on our bell, driving */
 		nanosleep(&nap, NULL);
 	}
@@ -79,7 +79,7 @@ static void wait_for_driver(struct rr_comm *comm)
 /* Uncontended, as a blocking call without asynchronous work is: one locked operation. */
 void rr_drive_take(struct rr_comm *comm)
 {
-	if (!try_driver(comm))
+	if (!rr_drive_try(comm))
 		wait_for_driver(comm);
 }
 
@@ -87,7 +87,7 @@ void rr_drive_leave(struct rr_comm *comm)
 {
 	bool left = rr_own32(&comm->unfinished) != 0;
 
-	rr_publish32(&comm->driver, 0); /* pairs with try_driver() */
+	rr_publish32(&comm->driver, 0); /* pairs with rr_drive_try() */
 	if (left) {
 		pthread_mutex_lock(&list_lock);
 		pthread_cond_signal(&list_news);
@@ -167,7 +167,7 @@ static bool pass(struct rr_comm *comm, struct rr_wait *wait, bool alone)
 {
 	bool moved = false;
 
-	if (rr_own32(&comm->callers) || !try_driver(comm))
+	if (rr_own32(&comm->callers) || !rr_drive_try(comm))
 		return false;
 	rr_operation_progress(comm, &moved);
 	bool left = rr_own32(&comm->unfinished) != 0;

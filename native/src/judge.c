@@ -16,6 +16,8 @@
 #include "status.h"
 #include "verdict.h"
 
+#define TELL_FAR_NS (50 * RR_NS_PER_MS) /* how often a waiting rank serves its process's other communicators */
+
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static struct rr_comm *list; /* communicators of this process that have a page */
@@ -76,6 +78,19 @@ static bool find_waits(struct rr_comm *comm, const struct rr_work *work, uint64_
 	return waits[0] || waits[1];
 }
 
+/* Ranks of other nodes are told over the other communicator's own connections, which nobody else serves meanwhile. */
+static void tell_far(struct rr_comm *other, uint64_t now_ns)
+{
+	if (!other->far || now_ns < other->judged_told_ns + TELL_FAR_NS || !rr_drive_try(other))
+		return;
+	other->judged_told_ns = now_ns;
+	if (!other->failed) {
+		rr_far_look(other->far);
+		rr_far_tell_state(other->far, 0);
+	}
+	rr_drive_leave(other);
+}
+
 static void tell_elsewhere(struct rr_comm *comm, uint64_t op, uint64_t wait, uint64_t now_ns)
 {
 	int32_t peer = (int32_t)(uint32_t)wait;
@@ -89,6 +104,8 @@ static void tell_elsewhere(struct rr_comm *comm, uint64_t op, uint64_t wait, uin
 		rr_note64(&told->wait, wait);
 		rr_note64(&told->process, process);
 		rr_publish64(&told->seen_ns, now_ns);
+		if (other != comm)
+			tell_far(other, now_ns);
 	}
 	pthread_mutex_unlock(&list_lock);
 }
@@ -112,6 +129,16 @@ void rr_judge_waits(struct rr_comm *comm)
 	}
 	rr_publish64(&told->seen_ns, now_ns);
 	tell_elsewhere(comm, op, waits[0] ? waits[0] : waits[1], now_ns);
+	comm->judged = true;
+}
+
+void rr_judge_moves(struct rr_comm *comm)
+{
+	comm->judged = false;
+	pthread_mutex_lock(&list_lock);
+	for (struct rr_comm *other = list; other; other = other->judged_next)
+		rr_note64(&other->shm.page->elsewhere.wait, 0);
+	pthread_mutex_unlock(&list_lock);
 }
 
 /* ---- records of all ranks ---- */

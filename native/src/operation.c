@@ -232,6 +232,8 @@ static void finish(struct rr_comm *comm, struct rr_work *work)
 	rr_trace_operation(comm->engine.trace, work->op, plan->descriptor.collective, plan->vector_bytes, work->started_ns,
 			   false);
 	rr_publish64(&page->op_done, work->op);
+	if (comm->judged)
+		rr_judge_moves(comm);
 	comm->first = work->next;
 	if (!comm->first)
 		comm->last = NULL;

@@ -209,7 +209,9 @@ static bool is_busy(const struct search *search, int32_t r)
 /* In two communicators the processes wait for each other: this rank is not in our operation, for it waits in another. */
 static bool waits_elsewhere(const rr_rank_seen *rank)
 {
-	return rank->else_kind && rank->else_comm != rank->comm && rank->else_quiet_ns < RR_QUIET_NS && rank->life == RR_LIFE_RUNS;
+	uint64_t limit_ns = rank->life == RR_LIFE_RUNS ? RR_ELSEWHERE_NS : rank->life == RR_LIFE_UNKNOWN ? RR_STALE_NS : 0;
+
+	return rank->else_kind && rank->else_comm != rank->comm && rank->else_quiet_ns < limit_ns;
 }
 
 static const rr_rank_seen *by_process(const struct search *search, uint64_t process)

@@ -13,6 +13,7 @@
 #include "page.h"
 
 #define RR_QUIET_NS 500000000ull /* a rank in an operation that has not looked around for so long is at work, or not run */
+#define RR_ELSEWHERE_NS 5000000000ull /* a process clears what it waits in when it goes on: this bounds a surprise */
 #define RR_STALE_NS 1000000000ull /* what a rank of another node has told goes for so long: who waits tells again and again */
 
 /* A page that the caller maps. */

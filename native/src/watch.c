@@ -203,6 +203,9 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 			snprintf(comm->failure.collective, sizeof(comm->failure.collective), "%s",
 				 rr_collective_name(work->plan->descriptor.collective));
 		comm->shm.page->error = comm->failure;
+		/* After a time-out the other end of a cycle, whose time is over just so, still has to see it. */
+		if (comm->judged && comm->failure.status != RR_ERR_TIMEOUT)
+			rr_judge_moves(comm);
 		rr_publish32(&comm->shm.page->state, RR_PAGE_FAILED); /* pairs with adopt() */
 		rr_comm_wake_all(comm);
 		if (comm->far) {

@@ -101,3 +101,36 @@ else:
     ran = run(3, source, tmp_path, where)
     found = agreed(ran, (0, 1), "never_entered", 2)
     assert "closed its communicator" in found["text"]
+
+
+@pytest.mark.parametrize("where", ["shm", "tcp"])
+def test_two_communicators_in_different_order(where: str, tmp_path: Path) -> None:
+    """Rank 0 waits in one, rank 1 in the other: nobody is in user code, and the cycle is printed."""
+    source = """
+comm = rr.init(timeout_s=30)
+other = comm.dup()
+x = np.ones(100_000)
+comm.all_reduce(x); other.all_reduce(x)
+first, second = (comm, other) if comm.rank == 0 else (other, comm)
+judged(lambda: first.all_reduce(x, timeout_s=2))
+time.sleep(1)  # the other finds it, too
+"""
+    ran = run(2, source, tmp_path, where)
+    for rank in range(2):
+        found = agreed(ran, (rank,), "order", 1 - rank)
+        assert found["text"].count("waits in communicator") == 2, found
+        assert f"order: rank {rank} waits in communicator" in found["text"]
+
+
+@pytest.mark.parametrize("where", ["shm", "tcp"])
+def test_a_recv_without_a_send(where: str, tmp_path: Path) -> None:
+    source = """
+comm = rr.init(timeout_s=30)
+comm.barrier()
+if comm.rank == 0:
+    judged(lambda: comm.recv(np.empty(10), 1, timeout_s=1))
+else:
+    time.sleep(2)
+"""
+    found = agreed(run(2, source, tmp_path, where), (0,), "never_entered", 1)
+    assert "has not sent message 1" in found["text"], found
