@@ -15,7 +15,7 @@ from rdmaring.schedule.cluster import Cluster
 from rdmaring.schedule.rows import Schedule, ScheduleError
 from rdmaring.schedule.simulate_arrays import ArrayRun
 from rdmaring.schedule.simulate_events import EventRun, Outcome, slice_counts
-from rdmaring.schedule.simulate_fold import folded
+from rdmaring.schedule.simulate_fold import CHECKED_ALL, folded
 from rdmaring.schedule.simulate_pattern import Irregular, Pattern, find_pattern
 from rdmaring.schedule.simulate_table import Table, tabulate
 
@@ -26,8 +26,6 @@ MULTIPLE = 16  # of slices in vectors that stand for longer ones, of which half 
 LONGEST_MAX = 128  # slices of one row: what is beyond follows from the line through two shorter vectors
 EVENT_ROWS_MAX = 250_000
 FOLD_ROWS_MAX = 100_000  # of ranks that stand for all, where arrays can do it, too
-QUICK_OVER = 4  # so many times more, where rows need them
-QUICK_SENDS_MAX = 1000  # slices sent: some hundredths of a second
 PERIOD_MAX = 256  # ranks that may differ before the same ones come again
 ARRAY_SLICES_MAX = 20_000  # rows of one rank times their slices
 
@@ -35,19 +33,21 @@ ARRAY_SLICES_MAX = 20_000  # rows of one rank times their slices
 class Simulator:
     """A schedule ready to be simulated, on several clusters of equal shape and for several sizes."""
 
-    def __init__(self, schedule: Schedule, sizes: tuple[int, ...]) -> None:
-        """sizes: the number of ranks of each node.
+    def __init__(self, schedule: Schedule, sizes: tuple[int, ...], checked_all: int = CHECKED_ALL) -> None:
+        """sizes: the number of ranks of each node. checked_all: as in ``simulate_fold.folded``.
 
         Raises:
             ScheduleError: sizes do not add up to the schedule's world.
         """
         if sum(sizes) != schedule.world:
             raise ScheduleError(f"nodes have {sum(sizes)} ranks, the schedule {schedule.world}")
-        self.schedule, self.sizes = schedule, sizes
+        self.schedule, self.sizes, self.checked_all = schedule, sizes, checked_all
         self._table: Table | None = None
         self._folded: dict[tuple[int, bool], Table | None] = {}
         self._pattern: Pattern | None = None
         self._irregular: str | None = None
+        self._runs: dict[tuple[float, bool], Outcome] = {}  # by events, on one regular cluster
+        self._runs_on: Cluster | None = None
 
     def pattern(self) -> Pattern | None:
         """What all ranks do alike; None if they do not."""
@@ -66,20 +66,18 @@ class Simulator:
             self._table = tabulate(self.schedule)
         return self._table
 
-    def quick(self, nbytes: float, cluster: Cluster) -> Outcome | None:
-        """``run`` where that takes some hundredths of a second, else None."""
-        rows = self.schedule.rows(0)
-        sends = sum(max(1, len(row.sends)) for row in rows)
-        if sends * self._period(cluster) > QUICK_SENDS_MAX:
-            return None
-        folded_table = self.fold(nbytes, cluster)
-        if folded_table is None and sends * self.schedule.world > QUICK_SENDS_MAX:
-            return None
-        counts = slice_counts(folded_table or self.table(), nbytes, cluster.costs.slice_bytes)
-        most = QUICK_SENDS_MAX * len(rows) // sends
-        if sum(counts) * _fewer(counts, most) / max(counts) > QUICK_OVER * most:
-            return None
-        return self.run(nbytes, cluster, arrays=False, slices_max=most)
+    def effort(self, nbytes: float, cluster: Cluster, most: int) -> int:
+        """Slices that ``run`` with ``slices_max=most`` would take one by one; if that is far more, less than that."""
+        world = self.schedule.world
+        first, others = (len(self.schedule.rows(rank)) for rank in (0, world - 1))
+        if first * self._period(cluster) > most:
+            return first * self._period(cluster)
+        table = self.fold(nbytes, cluster)
+        if table is None and first + (world - 1) * others > most:
+            return first + (world - 1) * others
+        counts = slice_counts(table or self.table(), nbytes, cluster.costs.slice_bytes)
+        longest, fewer = max(counts), _fewer(counts, most)
+        return sum(counts) if fewer == longest else int(sum(counts) * fewer * 1.5 / longest)
 
     def run(
         self, nbytes: float, cluster: Cluster, *, arrays: bool | None = None, slices_max: int = EVENTS_MAX
@@ -121,7 +119,7 @@ class Simulator:
         sliced = nbytes > cluster.costs.slice_bytes  # at most: a row may have the whole vector
         key = period, sliced
         if key not in self._folded:
-            self._folded[key] = folded(self.schedule, self.sizes, period, sliced)
+            self._folded[key] = folded(self.schedule, self.sizes, period, sliced, self.checked_all)
         return self._folded[key]
 
     def _period(self, cluster: Cluster) -> int:
@@ -141,7 +139,16 @@ class Simulator:
         def slices(part: float) -> list[int]:
             return slice_counts(table, part, cluster.costs.slice_bytes)
 
-        found = _by_slices(nbytes, slices, slices_max, lambda part: EventRun(table, part, standing).run())
+        if cluster is not self._runs_on:
+            self._runs, self._runs_on = {}, cluster
+
+        def run(part: float) -> Outcome:
+            key = part, table is self._table
+            if key not in self._runs or not cluster.regular:
+                self._runs[key] = EventRun(table, part, standing).run()
+            return self._runs[key]
+
+        found = _by_slices(nbytes, slices, slices_max, run)
         times = self.schedule.world // table.world
         return replace(found, finished=found.finished * times, work=found.work * times, sent=found.sent * times)
 

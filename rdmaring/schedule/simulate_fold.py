@@ -19,11 +19,14 @@ Relation = Callable[[int, int], int]  # (rank, peer) -> how the peer lies with r
 CHECKED_ALL = 128  # ranks; of more, the first, the last and some between are compared
 
 
-def folded(schedule: Schedule, sizes: Sequence[int], period: int, sliced: bool) -> Table | None:
+def folded(
+    schedule: Schedule, sizes: Sequence[int], period: int, sliced: bool, checked_all: int = CHECKED_ALL
+) -> Table | None:
     """The rows of the first ``period`` ranks, with peers among themselves; None: ranks are not alike.
 
     period: 1, or the ranks of a node, which then is what moves take to each other. sliced: some row has more slices
-    than one, so that it matters where the bytes of rows overlap.
+    than one, so that it matters where the bytes of rows overlap. checked_all: ranks of worlds in which all are
+    compared; of more, some.
     """
     world = schedule.world
     if world % period or (period > 1 and len(set(sizes)) > 1) or world == period:
@@ -37,14 +40,14 @@ def folded(schedule: Schedule, sizes: Sequence[int], period: int, sliced: bool) 
         wanted = [_shape(rows, rank, relation, cuts, sliced) for rank, rows in enumerate(first)]
         if all(
             _shape(schedule.make_rows(rank), rank, relation, cuts, sliced) == wanted[rank % period]
-            for rank in _checked(world, period)
+            for rank in _checked(world, period, checked_all)
         ):
             return _table(schedule, first, relation, cuts, sizes[0])
     return None
 
 
-def _checked(world: int, period: int) -> list[int]:
-    if world <= CHECKED_ALL:
+def _checked(world: int, period: int, checked_all: int) -> list[int]:
+    if world <= checked_all:
         return list(range(period, world))
     places = {1, world // period // 2, world // period - 1}
     return [place * period + rank for place in sorted(places) for rank in range(period)]

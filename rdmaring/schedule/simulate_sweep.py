@@ -14,9 +14,10 @@ from rdmaring.schedule.cost import FORMS, bound, predict
 from rdmaring.schedule.cost_range import beyond
 from rdmaring.schedule.rows import Schedule, ScheduleError, sent_by_rows
 from rdmaring.schedule.simulate import Simulator
+from rdmaring.schedule.simulate_scaled import Scaled
 
-CLOSED, EVENTS, ESTIMATE = "closed form", "simulated", "estimate"  # the last: a closed form where it is not as good
-QUICK_RANKS_MAX = 512  # worlds in which an estimate gives way to a simulation, if that is quick
+# scaled: from simulations of smaller worlds. estimate: a closed form where nothing better can be had.
+CLOSED, EVENTS, SCALED, ESTIMATE = "closed form", "simulated", "scaled", "estimate"
 TEXTBOOK_ROWS_MAX = 64  # worlds whose rows are counted; the declared numbers of larger ones are proven equal for these
 
 
@@ -94,10 +95,11 @@ def run(sweep: Sweep) -> Iterator[Cell]:
     Raises:
         ScheduleError: something cannot be simulated; the message says what can.
     """
+    scaled = {name: Scaled(sweep.collective, name, sweep.costs, sweep.channels) for name in sweep.algorithms}
     for world in sweep.worlds:
         cluster = _cluster(sweep, world)
         for algorithm in sweep.algorithms:
-            seconds = _seconds_by(sweep, algorithm, cluster)
+            seconds = _seconds_by(sweep, algorithm, cluster, scaled[algorithm])
             for nbytes in sweep.sizes:
                 yield _cell(sweep, world, cluster, algorithm, nbytes, *seconds(nbytes))
 
@@ -110,8 +112,10 @@ def _cluster(sweep: Sweep, world: int) -> Cluster:
     return Cluster(sweep.costs, plain.sizes, slow.slow_links, slow.stragglers, slow.jitter, slow.seed)
 
 
-def _seconds_by(sweep: Sweep, algorithm: str, cluster: Cluster) -> Callable[[int], tuple[float, str]]:
-    """A closed form where it says what the simulator says, else the simulator, else, if that takes long, the form."""
+def _seconds_by(
+    sweep: Sweep, algorithm: str, cluster: Cluster, scaled: Scaled
+) -> Callable[[int], tuple[float, str]]:
+    """A closed form where it says what the simulator says; else the simulator, on this world or on smaller ones."""
     collective, shape, costs, channels = sweep.collective, cluster.shape, sweep.costs, sweep.channels
     simulators: list[Simulator] = []
 
@@ -126,8 +130,10 @@ def _seconds_by(sweep: Sweep, algorithm: str, cluster: Cluster) -> Callable[[int
         closed = predict(collective, algorithm, nbytes, shape, costs, channels)
         if beyond(collective, algorithm, nbytes, shape, costs, channels) is None:
             return closed, CLOSED
-        found = simulator().quick(nbytes, cluster) if shape.ranks <= QUICK_RANKS_MAX else None
-        return (closed, ESTIMATE) if found is None else (found.seconds, EVENTS)
+        found = scaled.find(nbytes, cluster.sizes)
+        if found is None:
+            return closed, ESTIMATE
+        return found.seconds, SCALED if found.scaled else EVENTS
 
     return seconds
 
