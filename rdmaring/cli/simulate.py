@@ -43,8 +43,8 @@ Examples:
 
 \b
 Times come from closed forms where these are within 2 % of an event simulation of the schedules' rows; elsewhere from
-the simulation, if it is quick, or they are estimates and marked. With --events, or if something is slow or random, all
-are simulated. docs/SIMULATE.md states the model, and which form holds where.
+the simulation, of as many ranks or of fewer from which more can be told (scaled); or they are estimates and marked.
+With --events, or if something is slow or random, all are simulated. docs/SIMULATE.md has the model, and what holds.
 Exit code: 0; 1 if something cannot be simulated; 2 for wrong usage.
 """
 

@@ -14,6 +14,7 @@ from rdmaring.schedule.simulate_sweep import (
     CLOSED,
     ESTIMATE,
     EVENTS,
+    SCALED,
     Cell,
     Crossing,
     Sweep,
@@ -41,7 +42,7 @@ def cell_text(cell: Cell) -> str:
 def methods_text(cells: Sequence[Cell]) -> str:
     """By what the times were found."""
     methods = {cell.method for cell in cells}
-    return ", ".join(method for method in (CLOSED, EVENTS, ESTIMATE) if method in methods)
+    return ", ".join(method for method in (CLOSED, EVENTS, SCALED, ESTIMATE) if method in methods)
 
 
 def per_world(cells: Sequence[Cell], algorithms: Sequence[str], world: int) -> Table:

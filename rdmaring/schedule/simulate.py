@@ -79,6 +79,13 @@ class Simulator:
         longest, fewer = max(counts), _fewer(counts, most)
         return sum(counts) if fewer == longest else int(sum(counts) * fewer * 1.5 / longest)
 
+    def busiest(self, nbytes: float, cluster: Cluster) -> float:
+        """Seconds for which the busiest port or processor is held: ``run`` finds no less."""
+        if self.schedule.collective == "all_to_all":
+            nbytes *= self.schedule.world
+        table, standing = self._standing(nbytes, cluster)
+        return EventRun(table, nbytes, standing).busiest()
+
     def run(
         self, nbytes: float, cluster: Cluster, *, arrays: bool | None = None, slices_max: int = EVENTS_MAX
     ) -> Outcome:
@@ -130,11 +137,7 @@ class Simulator:
 
     def _events(self, nbytes: float, cluster: Cluster, slices_max: int) -> Outcome:
         """Of a fold if there is one."""
-        table, standing = self.fold(nbytes, cluster), cluster
-        if table is None:
-            table = self.table()
-        else:
-            standing = replace(cluster, sizes=(table.world,))
+        table, standing = self._standing(nbytes, cluster)
 
         def slices(part: float) -> list[int]:
             return slice_counts(table, part, cluster.costs.slice_bytes)
@@ -151,6 +154,11 @@ class Simulator:
         found = _by_slices(nbytes, slices, slices_max, run)
         times = self.schedule.world // table.world
         return replace(found, finished=found.finished * times, work=found.work * times, sent=found.sent * times)
+
+    def _standing(self, nbytes: float, cluster: Cluster) -> tuple[Table, Cluster]:
+        """The rows to simulate, with what they run on: a fold if there is one."""
+        table = self.fold(nbytes, cluster)
+        return (self.table(), cluster) if table is None else (table, replace(cluster, sizes=(table.world,)))
 
     def _suit_arrays(self, nbytes: float, cluster: Cluster) -> bool:
         """Too many rows for events, or so many that arrays, which serve rails less exactly, are worth it."""

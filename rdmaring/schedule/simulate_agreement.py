@@ -1,4 +1,4 @@
-"""Closed forms beside the simulator, cell by cell: what the tests hold and docs/SIMULATE.md tells."""
+"""Closed forms, and times from smaller worlds, beside the simulator: what the tests hold and docs/SIMULATE.md tells."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rdmaring.schedule.cluster import Cluster, Costs, LevelCost
 from rdmaring.schedule.cost import predict
 from rdmaring.schedule.cost_range import beyond
 from rdmaring.schedule.simulate import Simulator
+from rdmaring.schedule.simulate_scaled import Scaled
 from rdmaring.schedule.simulate_sweep import schedule_for
 
 US, NS = 1e-6, 1e-9
@@ -27,12 +28,15 @@ CLUSTERS: dict[str, Costs] = {
     ),
     "wide area": Costs(LevelCost(2 * US, NS / 8), LevelCost(1000 * US, NS), NS / 16, US, US),
 }
-SLICES_MAX = 4000
+SLICES_MAX = 30_000
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One cell. why: what ``beyond`` says, None where the form claims to hold. deviation: closed / simulated - 1."""
+    """One cell. why: what ``beyond`` says, None where the form claims to hold. deviation: closed / simulated - 1.
+
+    scaled: the same of the time from smaller worlds, None where they do not tell, or were not asked.
+    """
 
     collective: str
     algorithm: str
@@ -42,6 +46,7 @@ class Compared:
     nbytes: int
     deviation: float
     why: str | None
+    scaled: float | None = None
 
 
 def compared(
@@ -52,8 +57,12 @@ def compared(
     clusters: Iterable[str] = tuple(CLUSTERS),
     *,
     held_only: bool = False,
+    scaled_too: bool = False,
 ) -> Iterator[Compared]:
-    """shapes: (ranks, ranks a node). held_only: leave out where the form does not claim to hold."""
+    """shapes: (ranks, ranks a node). held_only: leave out where the form does not claim to hold.
+
+    scaled_too: where it does not, ask smaller worlds, although the world itself could be simulated.
+    """
     sizes, clusters = tuple(sizes), tuple(clusters)
     for ranks, per_node in shapes:
         simulator: Simulator | None = None
@@ -67,4 +76,10 @@ def compared(
                     simulator = Simulator(schedule_for(collective, algorithm, cluster), cluster.sizes)
                 simulated = simulator.run(nbytes, cluster, arrays=False, slices_max=SLICES_MAX).seconds
                 closed = predict(collective, algorithm, nbytes, cluster.sizes, cluster.costs)
-                yield Compared(collective, algorithm, name, ranks, per_node, nbytes, closed / simulated - 1, why)
+                found = None
+                if scaled_too and why is not None:
+                    found = Scaled(collective, algorithm, cluster.costs).find(nbytes, cluster.sizes, itself=False)
+                scaled = found and found.seconds / simulated - 1
+                yield Compared(
+                    collective, algorithm, name, ranks, per_node, nbytes, closed / simulated - 1, why, scaled
+                )

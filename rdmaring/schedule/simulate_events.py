@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from rdmaring.schedule.cluster import Cluster
@@ -127,6 +127,29 @@ class EventRun:
             rank = table.nodes[stuck].rank
             raise RuntimeError(f"rank {rank}, row {stuck - table.first[rank]} never ran: the schedule stops there")
         return Outcome(max(self.finished), tuple(self.finished), tuple(self.worked), tuple(self.sent))
+
+    def busiest(self) -> float:
+        """Seconds for which the busiest port, way between nodes or processor is held; no event is run for it."""
+        costs = self.costs
+        held: defaultdict[tuple[str, Port], float] = defaultdict(float)
+        for row, node in enumerate(self.table.nodes):
+            rank, count = node.rank, self.slices[row]
+            held["processor", ("rank", rank)] += costs.row_s * self.factor[rank] + self.work[row] * count
+            for target in node.sends:
+                near = self._near(rank, target)
+                wire = self.size[row] * count * (costs.near if near else costs.far).s_per_byte
+                ends = (
+                    (("rank", rank), ("rank", target.rank)) if near else self._rails(rank, target.rank, target.channel)
+                )
+                held["out", ends[0]] += wire
+                held["in", ends[1]] += wire
+                if not near:
+                    held["way", ("node", self.home[rank])] += wire * costs.oversubscription / costs.rails
+        nodes = [0.0] * len(self.free)
+        for rank in range(self.table.world):
+            nodes[self.home[rank]] += held["processor", ("rank", rank)]
+        shared = (time / processors for time, processors in zip(nodes, self.free, strict=True))
+        return max(*held.values(), *shared)
 
     def _look(self, row: int, now: float) -> None:
         """Give to the processor what of a row has become ready."""

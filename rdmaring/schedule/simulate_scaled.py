@@ -127,10 +127,10 @@ class Scaled:
         self._simulators: dict[World, tuple[Simulator, Cluster]] = {}
         self._found: dict[tuple[World, float], Found | None] = {}
 
-    def find(self, nbytes: float, sizes: Sequence[int]) -> Found | None:
+    def find(self, nbytes: float, sizes: Sequence[int], *, itself: bool = True) -> Found | None:
         """nbytes and the time as in ``predict``; None: the worlds that can be simulated do not tell.
 
-        sizes: ranks of each node.
+        sizes: ranks of each node. itself: whether a world that is small enough may be simulated itself.
         """
         world = World.of_sizes(sizes)
         if world is None:
@@ -138,8 +138,9 @@ class Scaled:
         if self.algorithm == "hierarchical" and len(sizes) > NODES_DIRECT_MAX:
             if self._ring is None:
                 self._ring = Scaled(self.collective, "hierarchical-ring", self.costs, self.channels)
-            return self._ring.find(nbytes, sizes)
-        return self._at(world, nbytes if self.law.whole else nbytes / world.ranks)
+            return self._ring.find(nbytes, sizes, itself=itself)
+        unit = nbytes if self.law.whole else nbytes / world.ranks
+        return self._at(world, unit) if itself else self._scaled(world, unit)
 
     def _at(self, world: World, unit: float) -> Found | None:
         """unit: bytes of the vector, or of a chunk."""
@@ -183,19 +184,29 @@ class Scaled:
             inner = axis == "per_node"
             ratio = self._ratio(world, axis)
             for sizes, steps in self._series(world, axis, 4 if ratio else 3):
+                smaller = [world._replace(**{axis: size}) for size in sizes]
                 times = []
-                for size in sizes:
-                    smaller = world._replace(**{axis: size})
-                    found = self._at(smaller, unit) if inner else self._simulated(smaller, unit, EFFORT_MAX)
+                for each in smaller:
+                    found = self._at(each, unit) if inner else self._simulated(each, unit, EFFORT_MAX)
                     if found is None:
                         break
                     times.append(found.seconds)
-                if len(times) < len(sizes):
+                if len(times) < len(smaller):
                     break
                 time = _continued(times, steps, ratio)
-                if abs(_continued(times[:-1], steps + 1, ratio) - time) <= TOLERANCE * time:
+                if abs(_continued(times[:-1], steps + 1, ratio) - time) > TOLERANCE * time:
+                    continue
+                if inner or not self.law.crowd or self._most(smaller, unit, times, steps) <= (1 + TOLERANCE) * time:
                     return Found(time, True)
         return None
+
+    def _most(self, smaller: Sequence[World], unit: float, times: Sequence[float], steps: int) -> float:
+        """What the world takes if the busiest port or processor is what it waits for from the last of times on."""
+        busy = []
+        for world in smaller[-2:]:
+            simulator, cluster = self._simulator(world)
+            busy.append(simulator.busiest(self._nbytes(world, unit), cluster))
+        return times[-1] + steps * max(busy[1] - busy[0], times[-1] - times[-2])
 
     def _ratio(self, world: World, axis: str) -> float:
         """As in Law. On one node whose ranks share processors the work of all grows by more with each."""
@@ -227,7 +238,7 @@ class Scaled:
         elif axis == "rest" or world.per_node == 1:
             starts = [(16, 8), (32, 32), (128, 128), (512, 512)]
         else:
-            starts = [(2, 2), (4, 4), (8, 8)] if self.law.crowd else [(2, 2), (4, 4)]
+            starts = [(2, 2), (4, 4), (8, 8)] if self.law.crowd else [(2, 2), (4, 2), (4, 4)]
         if self.law.crowd and axis != "per_node":
             starts = starts[1:]
         for least, distance in starts:

@@ -112,9 +112,7 @@ def _cluster(sweep: Sweep, world: int) -> Cluster:
     return Cluster(sweep.costs, plain.sizes, slow.slow_links, slow.stragglers, slow.jitter, slow.seed)
 
 
-def _seconds_by(
-    sweep: Sweep, algorithm: str, cluster: Cluster, scaled: Scaled
-) -> Callable[[int], tuple[float, str]]:
+def _seconds_by(sweep: Sweep, algorithm: str, cluster: Cluster, scaled: Scaled) -> Callable[[int], tuple[float, str]]:
     """A closed form where it says what the simulator says; else the simulator, on this world or on smaller ones."""
     collective, shape, costs, channels = sweep.collective, cluster.shape, sweep.costs, sweep.channels
     simulators: list[Simulator] = []

@@ -15,6 +15,7 @@ from rdmaring.schedule.cluster import Cluster, Costs, LevelCost
 from rdmaring.schedule.cost import predict
 from rdmaring.schedule.rows import sent_by_rows
 from rdmaring.schedule.simulate_presets import PRESETS
+from rdmaring.schedule.simulate_scaled import Scaled
 from rdmaring.schedule.simulate_sweep import Cell, compare, crossings, textbook
 
 Outcome = tuple[int, str, str]
@@ -50,7 +51,7 @@ def test_many_worlds_are_a_map_of_who_is_fastest(run: Callable[..., Outcome]) ->
     assert code == 0
     assert "the fastest, by ranks" in out
     assert "2048" in out
-    assert "closed form, simulated, estimate; ~ an estimate; the bound" in out
+    assert "closed form, simulated, scaled" in out
 
 
 def test_json_is_one_document_and_what_predict_says(run: Callable[..., Outcome]) -> None:
@@ -58,8 +59,8 @@ def test_json_is_one_document_and_what_predict_says(run: Callable[..., Outcome])
     code, out, _ = run(*arguments.split(), "--latency", "1us", "--rate", "20GB/s", "--rails", "4")
     found = json.loads(out)
     assert code == 0
-    assert found["method"] == "closed form, estimate"
-    assert [cell["method"] for cell in found["cells"]] == ["closed form"] * 3 + ["estimate"]
+    assert found["method"] == "closed form, scaled"
+    assert [cell["method"] for cell in found["cells"]] == ["closed form"] * 3 + ["scaled"]
     assert found["costs"]["near"] == {"latency_s": 1e-6, "s_per_byte": 1 / 20e9, "cpu_s_per_byte": 1 / 8e9}
     costs = Costs(
         LevelCost(**found["costs"]["near"]),
@@ -74,7 +75,10 @@ def test_json_is_one_document_and_what_predict_says(run: Callable[..., Outcome])
     ]
     for cell in found["cells"]:
         nodes = (4,) * (cell["ranks"] // 4)
-        assert cell["seconds"] == predict("all_reduce", cell["algorithm"], 1 << 20, nodes, costs)
+        if cell["method"] == "closed form":
+            assert cell["seconds"] == predict("all_reduce", cell["algorithm"], 1 << 20, nodes, costs)
+        else:
+            assert cell["seconds"] == Scaled("all_reduce", cell["algorithm"], costs).find(1 << 20, nodes)[0]
 
 
 def test_what_is_slow_is_simulated(run: Callable[..., Outcome]) -> None:

@@ -1,0 +1,121 @@
+"""Times from smaller worlds, against simulations of the worlds themselves."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from rdmaring.schedule import ALGORITHMS
+from rdmaring.schedule.cluster import Cluster
+from rdmaring.schedule.cost import FORMS, predict
+from rdmaring.schedule.cost_range import AGREEMENT
+from rdmaring.schedule.simulate import Simulator
+from rdmaring.schedule.simulate_agreement import CLUSTERS
+from rdmaring.schedule.simulate_presets import PRESETS
+from rdmaring.schedule.simulate_scaled import LAWS, Scaled, World
+from rdmaring.schedule.simulate_sweep import schedule_for
+
+MIB = 1 << 20
+# all, of one rank a node, and of nodes of several: collective, algorithm, ranks, ranks a node, bytes, cluster
+CELLS = [
+    ("all_reduce", "ring", 40, 4, 4 * MIB, "shm, TCP"),
+    ("all_reduce", "biring", 36, 4, 65536, "one rail"),
+    ("all_reduce", "direct", 64, 4, 16384, "8 rails"),
+    ("all_reduce", "direct1", 128, 128, 65536, "shm, TCP"),
+    ("all_reduce", "hierarchical", 72, 4, MIB, "oversubscribed"),
+    ("all_reduce", "hierarchical-ring", 40, 4, 32 * MIB, "shm, TCP"),
+    ("all_reduce", "naive", 128, 8, 65536, "one rail"),
+    ("all_reduce", "tree", 128, 1, 8, "shm, TCP"),
+    ("all_gather", "biring", 68, 4, MIB, "oversubscribed"),
+    ("all_to_all", "direct", 80, 4, MIB, "one rail"),
+    ("broadcast", "tree", 256, 8, 8, "one rail"),
+    ("reduce", "binomial", 256, 8, 65536, "wide area"),
+    ("reduce_scatter", "ring", 43, 4, MIB, "one rail"),  # the last node has 3
+    ("all_gather", "doubling", 256, 1, 65536, "one rail"),
+]
+
+
+def _simulated(collective: str, algorithm: str, nbytes: int, cluster: Cluster, channels: int = 1) -> float:
+    simulator = Simulator(schedule_for(collective, algorithm, cluster, channels), cluster.sizes)
+    return simulator.run(nbytes, cluster, arrays=False, slices_max=30_000).seconds
+
+
+@pytest.mark.parametrize(("collective", "algorithm", "ranks", "per_node", "nbytes", "name"), CELLS)
+def test_smaller_worlds_tell_what_the_world_takes(
+    collective: str, algorithm: str, ranks: int, per_node: int, nbytes: int, name: str
+) -> None:
+    cluster = Cluster.even(CLUSTERS[name], ranks, per_node)
+    found = Scaled(collective, algorithm, cluster.costs).find(nbytes, cluster.sizes, itself=False)
+    assert found is not None and found.scaled
+    assert found.seconds == pytest.approx(_simulated(collective, algorithm, nbytes, cluster), rel=AGREEMENT)
+
+
+@pytest.mark.parametrize(("algorithm", "channels", "processors"), [("ring", 2, None), ("hierarchical-ring", 1, 2)])
+def test_channels_and_shared_processors(algorithm: str, channels: int, processors: int | None) -> None:
+    costs = replace(CLUSTERS["8 rails"], processors_per_node=processors)
+    cluster = Cluster.even(costs, 40, 4)
+    for nbytes in (8, MIB):
+        found = Scaled("all_reduce", algorithm, costs, channels).find(nbytes, cluster.sizes, itself=False)
+        assert found is not None
+        assert found.seconds == pytest.approx(
+            _simulated("all_reduce", algorithm, nbytes, cluster, channels), rel=AGREEMENT
+        )
+
+
+def test_what_hides_behind_latency_in_small_worlds() -> None:
+    """2,048 messages of a processor take longer than a latency of 1 ms: four times their time, not two and latency."""
+    costs = CLUSTERS["wide area"]
+    cluster = Cluster.even(costs, 2048, 1)
+    found = Scaled("all_reduce", "direct", costs).find(8, cluster.sizes, itself=False)
+    assert found is not None
+    assert found.seconds == pytest.approx(
+        4 * 2047 * 2e-6 * 0.75, rel=0.35
+    )  # a slice and, of most rows, a row: 1 us each
+    assert found.seconds == pytest.approx(_simulated("all_reduce", "direct", 8, cluster), rel=AGREEMENT)
+
+
+def test_131072_ranks_take_what_their_form_says() -> None:
+    costs = PRESETS["dgx-h100"].costs
+    sizes = (8,) * 16384
+    for nbytes in (8, 65536, 1 << 30):
+        found = Scaled("all_reduce", "ring", costs).find(nbytes, sizes)
+        assert found is not None and found.scaled
+        assert found.seconds == pytest.approx(predict("all_reduce", "ring", nbytes, sizes, costs), rel=AGREEMENT)
+
+
+def test_small_worlds_are_simulated_themselves() -> None:
+    costs = CLUSTERS["one rail"]
+    found = Scaled("all_reduce", "tree", costs).find(8, (4, 4))
+    assert found == (_simulated("all_reduce", "tree", 8, Cluster(costs, (4, 4))), False)
+
+
+def test_nothing_is_told_of_nodes_that_differ() -> None:
+    assert World.of_sizes((8, 8, 3)) == World(2, 8, 3)
+    assert World.of_sizes((8, 8)) == World(2, 8, 0)
+    assert World.of_sizes((5,)) == World(0, 0, 5)
+    assert World.of_sizes((8, 3, 8)) is None
+    assert Scaled("all_reduce", "ring", CLUSTERS["one rail"]).find(8, (8, 3, 8)) is None
+
+
+def test_every_algorithm_has_a_law() -> None:
+    assert set(LAWS) == set(FORMS) == set(ALGORITHMS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("collective", "algorithm"), sorted(LAWS))
+def test_smaller_worlds_tell_it_everywhere(collective: str, algorithm: str) -> None:
+    """24 to 256 ranks, 1 to 64 or all of them a node, 8 B to 1 GiB: cells by a seed that RDMARING_TEST_SEED replays."""
+    seed = os.environ.get("RDMARING_TEST_SEED") or str(random.randrange(1 << 30))
+    print(f"RDMARING_TEST_SEED={seed}")
+    draw = random.Random(f"{seed}/{collective}/{algorithm}")
+    for _ in range(60):
+        ranks, nbytes = draw.choice((24, 32, 36, 48, 60, 64, 72, 96, 128, 256)), 8 << draw.randrange(28)
+        name = draw.choice(list(CLUSTERS))
+        cluster = Cluster.even(CLUSTERS[name], ranks, min(ranks, draw.choice((1, 2, 4, 8, 32, 64, 256))))
+        found = Scaled(collective, algorithm, cluster.costs).find(nbytes, cluster.sizes, itself=False)
+        if found is not None:
+            simulated = _simulated(collective, algorithm, nbytes, cluster)
+            assert found.seconds == pytest.approx(simulated, rel=AGREEMENT), (ranks, cluster.sizes[0], nbytes, name)
