@@ -21,7 +21,7 @@ ndarray = np.ndarray  # looked up once, for all_reduce's fast path
 
 
 class Collectives(Runner):
-    """What ranks call together. Arguments, errors and memory: see :class:`rdmaring.Communicator`."""
+    """What ranks call together. Arguments that they share, errors and memory: see :class:`rdmaring.Communicator`."""
 
     def all_reduce(
         self,
@@ -43,16 +43,9 @@ class Collectives(Runner):
         out: array of x's dtype and count; x is then left alone.
         op: "sum", "prod", "min", "max", "avg" (sum divided by the world size; floating dtypes).
         scale: the result is multiplied by it (in float32 for small floats; floating dtypes).
-        algorithm: force one by its name (docs/ALGORITHMS.md lists them), or pass your own: a function that emits rows,
-            or a Schedule (rdmaring.schedule); it is proven before it runs. Default: the library's choice.
         order: "rank" adds in rank order, so that bits do not depend on the vector's size.
-        wire: "float32" keeps partial sums of float16 and bfloat16 (sum, avg) in float32 on the ring: one rounding in
-            all, at most 1.5 times the bytes.
-        channels: parts of the vector that travel side by side, 1 to 16, equal on all ranks. Default: init()'s.
-        stream: with arrays in GPU memory: a stream of torch, cupy, numba or cuda-python, or its handle, behind whose
-            work the operation runs; needed where the array's own protocol does not tell of it. See docs/CUDA.md.
 
-        Pass all but x by name. Returns ``out`` or ``x``, or a Work.
+        The others: see :class:`rdmaring.Communicator`. Pass all but x by name. Returns ``out`` or ``x``, or a Work.
         """
         # Nothing is keyword-only here: filling their defaults would cost a tenth of a call on 8 bytes.
         plain = out is None and scale is None and order is None and wire is None and channels is None and stream is None
@@ -106,8 +99,7 @@ class Collectives(Runner):
 
         x: the whole vector, equal count on all ranks; left alone unless ``out`` is its own part of it.
         out: this rank's part; default: a new array. It may be the slice of x that it belongs to.
-        counts: elements of each rank's part, equal on all ranks; default: as ``numpy.array_split`` cuts.
-        wire: as of all_reduce.
+        counts: default: as ``numpy.array_split`` cuts.
 
         Returns ``out``, or a Work.
         """
@@ -148,7 +140,7 @@ class Collectives(Runner):
 
         x: this rank's part. It may be the slice of ``out`` that it belongs to.
         out: the whole vector; default: a new array.
-        counts: elements of each rank's part, equal on all ranks. Default: as ``numpy.array_split`` cuts ``out``;
+        counts: default: as ``numpy.array_split`` cuts ``out``;
             without ``out`` every part has as many elements as x.
 
         Returns ``out``, or a Work.
@@ -277,7 +269,7 @@ class Collectives(Runner):
 
         x: this rank's part. On the root it may be the slice of ``out`` that it belongs to.
         out: on the root the whole vector (default: a new array); on other ranks not looked at.
-        counts: elements of each rank's part, equal on all ranks; default: every part has as many as x.
+        counts: default: every part has as many as x.
 
         Returns ``out`` on the root and ``x`` elsewhere, or a Work.
         """
@@ -311,7 +303,7 @@ class Collectives(Runner):
 
         x: on the root the whole vector, left alone unless ``out`` is its own part of it; on other ranks not looked at.
         out: this rank's part. It tells the dtype and, without ``counts``, the count: only the root may leave it out.
-        counts: elements of each rank's part, equal on all ranks; default: N equal parts.
+        counts: default: N equal parts.
 
         Returns ``out``, or a Work.
         """

@@ -41,8 +41,19 @@ class Communicator(Collectives, Messages):
     or ``ArgumentTypeError`` (a ``TypeError``) and change nothing; an operation that fails raises a
     ``CommunicatorError``, and the communicator is lost.
 
-    Every collective takes ``timeout_s`` (seconds; default: the communicator's) and ``async_op`` (True: return a
-    :class:`rdmaring.Work` at once). Arrays: numpy, or what shares its memory by DLPack or the buffer protocol; or in
+    What every collective takes that has an argument of this name:
+
+    timeout_s: seconds; default: the communicator's. async_op: True: return a :class:`rdmaring.Work` at once.
+    algorithm: force one by its name (docs/ALGORITHMS.md lists them), or pass your own: a function that emits rows, or
+        a Schedule (rdmaring.schedule); it is proven before it runs. Default: the library's choice.
+    channels: parts of the vector that travel side by side, 1 to 16, equal on all ranks. Default: init()'s.
+    counts: elements of each rank's part, equal on all ranks; in all_to_all of each pair's.
+    wire: "float32" keeps partial sums of float16 and bfloat16 (sum, avg) in float32 on the ring: one rounding in all,
+        at most 1.5 times the bytes.
+    stream: with arrays in GPU memory: a stream of torch, cupy, numba or cuda-python, or its handle, behind whose work
+        the operation runs; needed where the array's own protocol does not tell of it. See docs/CUDA.md.
+
+    Arrays: numpy, or what shares its memory by DLPack or the buffer protocol; or in
     GPU memory, of torch, cupy, JAX and others (docs/CUDA.md); C-contiguous; or a list of these, which counts as one
     vector.
     """

@@ -180,6 +180,8 @@ class Scaled:
     # ---- from smaller worlds ----
 
     def _scaled(self, world: World, unit: float) -> Found | None:
+        if not self._tells(world, unit):
+            return None
         for axis in self._axes(world):
             inner = axis == "per_node"
             ratio = self._ratio(world, axis)
@@ -225,6 +227,15 @@ class Scaled:
             yield "per_node"
         if self.algorithm != "hierarchical":  # its rows depend on the number of nodes
             yield "nodes"
+
+    def _tells(self, world: World, unit: float) -> bool:
+        """Trees, and what halves: only of 2^k nodes, and of rows of one slice. Else what a doubling adds changes."""
+        if not self.law.doubled:
+            return True
+        places = world.nodes or world.rest
+        parts = 2 if self.law.whole else 1
+        one_slice = unit / parts / self.channels <= self.costs.slice_bytes
+        return not world.rest * world.nodes and places & (places - 1) == 0 and one_slice
 
     def _series(self, world: World, axis: str, count: int) -> Iterator[tuple[list[int], int]]:
         """Sizes, at equal distances, and how many distances it is from the last to the world's own."""
