@@ -105,6 +105,6 @@ def reduce_scatter(world: int, root: int | None) -> Recipe:
         return local_copy(1, Flag.LAST) if world == 1 else list(_cell_rows(rank, world))
 
     cells = world // 2 if world > 2 else 0
-    # The first step has a row for each chunk: all of them open, a small vector waits for one hop a step, not for several.
+    # The first step has a row for each chunk: with all of them open a small vector waits for one hop a step, no more.
     window = max(WINDOW, world)
     return Recipe(world, step_count(world), window, cells, rows, lambda _: Fraction(world - 1, world))
