@@ -66,6 +66,9 @@ static bool find_waits(struct rr_comm *comm, const struct rr_work *work, uint64_
 		} else {
 			waits[0] = comm->engine.waits[0];
 			waits[1] = comm->engine.waits[1];
+			if (!waits[0] && !waits[1] && comm->engine.waiting_peer >= 0) /* the last pass came no further than the links */
+				waits[0] = rr_wait_word(comm->engine.phase == RR_OPENING ? RR_WAIT_ENTRY : RR_WAIT_DATA, comm->engine.waiting_row,
+							comm->engine.waiting_peer);
 		}
 	}
 	for (int32_t r = 0; r < comm->world && !waits[0] && !waits[1]; r++) {
