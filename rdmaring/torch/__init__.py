@@ -1,0 +1,50 @@
+"""torch.distributed on rdmaring: ``torch.distributed.init_process_group("rdmaring")``. See docs/TORCH.md.
+
+torch loads this module by the entry point ``torch.backends``; where that is switched off, import it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed
+
+if TYPE_CHECKING:
+    from rdmaring.torch.hooks import bf16_hook, plan_hook
+    from rdmaring.torch.memory import empty, register
+    from rdmaring.torch.process_group import RingProcessGroup
+
+__all__ = ["BACKEND", "RingProcessGroup", "autoload", "bf16_hook", "empty", "plan_hook", "register"]
+
+BACKEND = "rdmaring"
+_LAZY = {
+    "RingProcessGroup": "process_group",
+    "bf16_hook": "hooks",
+    "plan_hook": "hooks",
+    "empty": "memory",
+    "register": "memory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(f"rdmaring.torch.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'rdmaring.torch' has no attribute {name!r}")
+
+
+def _create(store: Any, rank: int, size: int, timeout: timedelta) -> RingProcessGroup:
+    """What torch calls for the world and for each new group, on its members."""
+    from rdmaring.torch.process_group import RingProcessGroup
+
+    return RingProcessGroup(store, rank, size, timeout)
+
+
+def autoload() -> None:
+    """The entry point: to be imported is all there is to do."""
+
+
+if torch.distributed.is_available() and BACKEND.upper() not in dir(torch.distributed.Backend):
+    torch.distributed.Backend.register_backend(BACKEND, _create, devices=["cpu", "cuda"])
