@@ -11,14 +11,27 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed
 
 if TYPE_CHECKING:
-    from rdmaring.torch.hooks import bf16_hook, plan_hook
+    from rdmaring.torch.errors import RingError
+    from rdmaring.torch.hooks import Buckets, bf16_hook, plan_hook
     from rdmaring.torch.memory import empty, register
     from rdmaring.torch.process_group import RingProcessGroup
 
-__all__ = ["BACKEND", "RingProcessGroup", "autoload", "bf16_hook", "empty", "plan_hook", "register"]
+__all__ = [
+    "BACKEND",
+    "Buckets",
+    "RingError",
+    "RingProcessGroup",
+    "autoload",
+    "bf16_hook",
+    "empty",
+    "plan_hook",
+    "register",
+]
 
 BACKEND = "rdmaring"
 _LAZY = {
+    "Buckets": "hooks",
+    "RingError": "errors",
     "RingProcessGroup": "process_group",
     "bf16_hook": "hooks",
     "plan_hook": "hooks",

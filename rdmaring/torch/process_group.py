@@ -25,8 +25,10 @@ Tensor = torch.Tensor
 Call = TypeVar("Call", bound=Callable[..., Any])
 run_here = lib.rr_plan_run_here
 cast = ffi.cast
+POINTER = ffi.typeof("void *")
 PLANS_MAX = 256
 STRIDED = torch.strided
+DONE = BaseWork([])  # of synchronous calls whose caller only waits for it
 
 
 class _Options:
@@ -52,6 +54,12 @@ def _options(given: Any, root: int = 0, timeout: timedelta | None = None) -> Any
     return given
 
 
+def _not_compiled(call: Call) -> Call:
+    """What torch.compile calls as it is, without looking inside. (torch.compiler.disable would import the compiler.)"""
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call
+
+
 def _torch_errors(call: Call) -> Call:
     @wraps(call)
     def with_torch_errors(*given: Any, **named: Any) -> Any:
@@ -63,7 +71,7 @@ def _torch_errors(call: Call) -> Call:
                 raise
             raise raised from error
 
-    return with_torch_errors  # type: ignore[return-value]
+    return _not_compiled(with_torch_errors)  # type: ignore[return-value]
 
 
 def _one(tensors: Any) -> Tensor:
@@ -84,9 +92,9 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self._ring = Group(store, rank, size, timeout)
-        self._operations = Operations(self._ring)
-        self._messages = Messages(self._ring)
+        self.ring = Group(store, rank, size, timeout)
+        self._operations = Operations(self.ring)
+        self._messages = Messages(self.ring)
         self._plans: dict[tuple[Any, int, Any], Any] = {}
         self._name = ""
         self._description = "undefined"
@@ -94,7 +102,7 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     @property
     def comm(self) -> Any:
         """The :class:`rdmaring.Communicator` beneath: ``links``, ``explain()``, ``trace()``; not to be closed."""
-        return self._ring.comm
+        return self.ring.comm
 
     # ---- identity ----
 
@@ -120,30 +128,37 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     _set_group_desc = setGroupDesc
 
     def getSize(self) -> int:
-        return self._ring.size
+        return self.ring.size
 
     def getRank(self) -> int:
-        return self._ring.rank
+        return self.ring.rank
 
     def get_group_store(self) -> Any:
-        return self._ring.store
+        return self.ring.store
 
     # ---- reducing ----
 
+    @_not_compiled
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> BaseWork:
-        if type(tensors) is list and len(tensors) == 1 and not getattr(opts, "asyncOp", True):
-            tensor = tensors[0]
-            plan = self._plans.get((tensor.dtype, tensor.numel(), opts.reduceOp.op))
-            if plan is not None and tensor.is_cpu and tensor.layout is STRIDED and tensor.is_contiguous():
-                status = run_here(plan.handle, cast("void *", tensor.data_ptr()))
-                if status:
-                    self._finish(status)
-                return BaseWork(tensors)
-        return self._allreduce(tensors, _options(opts, timeout=timeout))
+        # A synchronous call of one small tensor costs what is written here: nothing is looked at twice.
+        try:
+            if opts.asyncOp:
+                return self._allreduce(tensors, opts)
+            (tensor,) = tensors
+            plan = self._plans.get((tensor.dtype, tensor.numel(), opts.reduceOp))
+            plain = tensor.is_cpu and tensor.layout is STRIDED and tensor.is_contiguous()
+        except (AttributeError, ValueError, TypeError):  # another of the signatures, or what _allreduce() refuses
+            return self._allreduce(tensors, _options(opts, timeout=timeout))
+        if plan is None or not plain or tensor.is_neg():
+            return self._allreduce(tensors, opts)
+        status = run_here(plan.handle, cast(POINTER, tensor.data_ptr()))
+        if status:
+            self._finish(status)
+        return DONE
 
     @_torch_errors
     def _finish(self, status: int) -> None:
-        self._ring.finish(status)
+        self.ring.finish(status)
 
     @_torch_errors
     def _allreduce(self, tensors: Any, opts: Any) -> BaseWork:
@@ -156,16 +171,16 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _remember(self, tensor: Tensor, opts: Any) -> None:
         """The plan for the fast path: of dtypes whose tensors are always plain where they are contiguous."""
-        if not isinstance(opts.reduceOp, ReduceOp) or self._ring.comm._finite or not tensor.numel():
+        if not isinstance(opts.reduceOp, ReduceOp) or self.ring.comm._finite or not tensor.numel():
             return
-        key = (tensor.dtype, tensor.numel(), opts.reduceOp.op)
+        key = (tensor.dtype, tensor.numel(), ReduceOp(opts.reduceOp.op))
         how = plain_reduction(tensor, opts.reduceOp)
         if key in self._plans or how is None or tensor.dtype.is_complex:
             return
         if len(self._plans) >= PLANS_MAX:
             self._plans.clear()
         whole = vector([tensor], how.element)
-        self._plans[key] = self._ring.plan("all_reduce", whole, whole.count, op=how.op)
+        self._plans[key] = self.ring.plan("all_reduce", whole, whole.count, op=how.op)
 
     @_torch_errors
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> BaseWork:
@@ -210,12 +225,12 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts = _options(opts)
         parts = []
         for out, whole in zip(outputs, inputs, strict=True):
-            if whole.numel() != out.numel() * self._ring.size:
+            if whole.numel() != out.numel() * self.ring.size:
                 raise ArgumentError(
                     f"the input has {whole.numel()} elements: input tensor must be the same size as output size "
-                    f"times world size, {out.numel()} * {self._ring.size}"
+                    f"times world size, {out.numel()} * {self.ring.size}"
                 )
-            sizes = [out.numel()] * self._ring.size
+            sizes = [out.numel()] * self.ring.size
             parts += self._operations.reduce_scatter(out, [whole], opts.reduceOp, sizes)
         return self._operations.run(parts, list(outputs), opts)
 
@@ -245,7 +260,7 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._check_list(output_lists, "output")
         parts = []
         for index, tensor in enumerate(inputs):
-            outs = [output_lists[rank][index] for rank in range(self._ring.size)]
+            outs = [output_lists[rank][index] for rank in range(self.ring.size)]
             parts += self._operations.all_gather(outs, tensor, [out.numel() for out in outs])
         return self._operations.run(parts, [each for outs in output_lists for each in outs], _options(opts))
 
@@ -266,12 +281,12 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _all_gather_singles(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any) -> BaseWork:
         parts = []
         for whole, tensor in zip(outputs, inputs, strict=True):
-            if whole.numel() != tensor.numel() * self._ring.size:
+            if whole.numel() != tensor.numel() * self.ring.size:
                 raise ArgumentError(
                     f"the output has {whole.numel()} elements: output tensor size must be equal to world_size times "
-                    f"input tensor size, {self._ring.size} * {tensor.numel()}"
+                    f"input tensor size, {self.ring.size} * {tensor.numel()}"
                 )
-            parts += self._operations.all_gather([whole], tensor, [tensor.numel()] * self._ring.size)
+            parts += self._operations.all_gather([whole], tensor, [tensor.numel()] * self.ring.size)
         return self._operations.run(parts, list(outputs), _options(opts))
 
     @_torch_errors
@@ -303,17 +318,17 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         input_split_sizes: Sequence[int],
         opts: Any = None,
     ) -> BaseWork:
-        get = elements(output, output_split_sizes, self._ring.size, "output")
-        give = elements(input, input_split_sizes, self._ring.size, "input")
+        get = elements(output, output_split_sizes, self.ring.size, "output")
+        give = elements(input, input_split_sizes, self.ring.size, "input")
         parts = self._operations.all_to_all([output], [input], get, give)
         return self._operations.run(parts, [output], _options(opts))
 
     all_to_all_single = alltoall_base
 
     def _check_list(self, tensors: Sequence[Any], name: str) -> None:
-        if len(tensors) != self._ring.size:
+        if len(tensors) != self.ring.size:
             raise ArgumentError(
-                f"invalid {name} tensor list: it has {len(tensors)} entries; accepted is one a rank, {self._ring.size}"
+                f"invalid {name} tensor list: it has {len(tensors)} entries; accepted is one a rank, {self.ring.size}"
             )
 
     # ---- barriers ----
@@ -325,17 +340,20 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     @_torch_errors
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier by the store: rank 0 says which ranks did not come. torch's own function refuses all but gloo."""
-        limit_s = self._ring.timeout_s if timeout is None else timeout.total_seconds()
-        barriers.monitored(self._ring, limit_s, wait_all_ranks)
+        limit_s = self.ring.timeout_s if timeout is None else timeout.total_seconds()
+        barriers.monitored(self.ring, limit_s, wait_all_ranks)
 
     # ---- messages ----
 
+    @_not_compiled
     def send(self, tensors: Sequence[Tensor], peer: int, tag: int = 0) -> BaseWork:
         return self._messages.send(_one(tensors), peer, tag)
 
+    @_not_compiled
     def recv(self, tensors: Sequence[Tensor], peer: int, tag: int = 0) -> BaseWork:
         return self._messages.recv(_one(tensors), peer, tag)
 
+    @_not_compiled
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> BaseWork:
         return self._messages.recv(_one(tensors), None, tag)
 
@@ -343,14 +361,14 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """End what is in flight, here and on the ranks inside it; from any thread."""
-        self._ring.abort("abort() was called on the process group")
+        self.ring.abort("abort() was called on the process group")
 
     def shutdown(self) -> None:
         self._plans.clear()
-        self._ring.close()
+        self.ring.close()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self._ring.timeout_s = timeout.total_seconds()
+        self.ring.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
@@ -358,9 +376,9 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Ranks count alike from the start: nothing is to be agreed."""
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._ring.sequence
+        return self.ring.sequence
 
     def __repr__(self) -> str:
-        return f"<rdmaring.torch.RingProcessGroup {self._name!r} rank {self._ring.rank} of {self._ring.size}>"
+        return f"<rdmaring.torch.RingProcessGroup {self._name!r} rank {self.ring.rank} of {self.ring.size}>"
 
 

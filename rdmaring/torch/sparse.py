@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from typing import Any
 
@@ -38,24 +39,19 @@ def all_reduce(operations: Operations, tensor: torch.Tensor, opts: Any) -> BaseW
     each = [int(count) for count in counts]
     dims = mine.sparse_dim()
     indices = mine.indices().t().contiguous()
-    width = mine.values().numel() // max(1, mine._nnz()) if mine._nnz() else _dense_width(mine)
+    width = math.prod(mine.values().shape[1:])
     flat = _gathered(operations, indices.reshape(-1), [count * dims for count in each], blocking)
     values = _gathered(operations, mine.values().reshape(-1), [count * width for count in each], blocking)
     parts = []
-    for at, many in zip(flat.split([count * dims for count in each]), values.split([c * width for c in each]), strict=True):
-        dense = mine.values().shape[1:]
-        parts.append(torch.sparse_coo_tensor(at.reshape(-1, dims).t(), many.reshape(-1, *dense), mine.shape))
+    dense = mine.values().shape[1:]
+    cut = zip(flat.split([count * dims for count in each]), values.split([count * width for count in each]), strict=True)
+    for places, amounts in cut:
+        at, amount = places.reshape(-1, dims).t(), amounts.reshape(-1, *dense)
+        parts.append(torch.sparse_coo_tensor(at, amount, mine.shape, check_invariants=False))
     total = reduce(torch.add, parts).coalesce()
     with torch.no_grad():
-        tensor.detach().copy_(total)
+        tensor.copy_(total)  # not of detach(), which has indices and values of its own
     return BaseWork([tensor])
-
-
-def _dense_width(tensor: torch.Tensor) -> int:
-    width = 1
-    for size in tensor.values().shape[1:]:
-        width *= size
-    return width
 
 
 def _gathered(operations: Operations, part: torch.Tensor, sizes: list[int], opts: Any) -> torch.Tensor:
