@@ -102,9 +102,7 @@ class Group:
                 self.comm._check_open()
                 handle = ffi.new("rr_work **")
                 limit_ns = self.limit_ns(timeout_s)
-                check(
-                    start(self.comm._handle, peer, vector.pointer, vector.count, vector.code, limit_ns, True, handle)
-                )
+                check(start(self.comm._handle, peer, vector.pointer, vector.count, vector.code, limit_ns, True, handle))
         finally:
             self._starting.pop()
         return Step(ffi.gc(handle[0], lib.rr_work_free), vector)

@@ -141,7 +141,7 @@ class Messages:
         self._check(tensor, peer, tag)
         payload = as_bytes(plain(tensor))
         head = np.zeros(HEAD_BYTES, np.uint8)
-        HEAD.pack_into(head, 0, tag, payload.nbytes, _dtype_number(tensor.dtype))
+        HEAD.pack_into(head.data, 0, tag, payload.nbytes, _dtype_number(tensor.dtype))
         small = payload.nbytes <= INLINE_BYTES
         if small:
             head[PAYLOAD_AT : PAYLOAD_AT + payload.nbytes] = payload
@@ -239,7 +239,7 @@ class Messages:
         return True
 
     def _take_head(self, peer: int, sender: Sender) -> None:
-        tag, nbytes, dtype = HEAD.unpack_from(sender.buffer, 0)
+        tag, nbytes, dtype = HEAD.unpack_from(sender.buffer.data, 0)
         match = next((work for work in self._posted if work.tag == tag and work.source in (None, peer)), None)
         if match is not None:
             self._posted.remove(match)

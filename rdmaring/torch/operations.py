@@ -212,9 +212,7 @@ class Operations:
                 f"accepted are {self.size} tensors of {like.numel()}"
             )
 
-    def all_to_all(
-        self, outs: Tensors, inputs: Tensors, get: Sequence[int], give: Sequence[int]
-    ) -> list[Part]:
+    def all_to_all(self, outs: Tensors, inputs: Tensors, get: Sequence[int], give: Sequence[int]) -> list[Part]:
         """get, give: elements from each rank, and to each, in the order of the tensors."""
         _of_one_dtype([*outs, *inputs], "tensors")
         made = [room_for(each) for each in outs]

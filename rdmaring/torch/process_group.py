@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from rdmaring._native import ffi, lib
 from rdmaring.errors import ArgumentError, RdmaringError
@@ -21,7 +22,6 @@ from rdmaring.torch.reductions import ReduceOp
 from rdmaring.torch.tensors import vector
 from rdmaring.torch.work import BaseWork
 
-Tensor = torch.Tensor
 Call = TypeVar("Call", bound=Callable[..., Any])
 run_here = lib.rr_plan_run_here
 cast = ffi.cast
@@ -197,9 +197,7 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._operations.run(self._operations.reduce(tensor, opts.rootRank, opts.reduceOp), [tensor], opts)
 
     @_torch_errors
-    def reduce_scatter(
-        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
-    ) -> BaseWork:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> BaseWork:
         opts = _options(opts, timeout=timeout)
         out = _one(outputs)
         parts = inputs if isinstance(outputs, Tensor) else inputs[0]
@@ -237,9 +235,7 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # ---- moving ----
 
     @_torch_errors
-    def broadcast(
-        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int = 0
-    ) -> BaseWork:
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int = 0) -> BaseWork:
         tensor = _one(tensors)
         opts = _options(opts, root, timeout)
         return self._operations.run(self._operations.broadcast(tensor, opts.rootRank), [tensor], opts)
@@ -380,5 +376,3 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<rdmaring.torch.RingProcessGroup {self._name!r} rank {self.ring.rank} of {self.ring.size}>"
-
-

@@ -123,7 +123,9 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
 def _refusal(kind: Any, dtype: torch.dtype) -> Exception:
     shown = str(kind).rpartition(".")[2]
     if kind not in NAMES:
-        return ArgumentError(f"the reduction is {shown}; accepted are {', '.join(NAMES[each].upper() for each in NAMES)}")
+        return ArgumentError(
+            f"the reduction is {shown}; accepted are {', '.join(NAMES[each].upper() for each in NAMES)}"
+        )
     if dtype is not torch.bool and dtype not in NUMBERS and dtype not in PAIRS:
         return ArgumentTypeError(
             f"a reduction of {dtype}; such tensors are only moved", hint="convert them to bfloat16 or float32"

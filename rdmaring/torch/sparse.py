@@ -44,7 +44,9 @@ def all_reduce(operations: Operations, tensor: torch.Tensor, opts: Any) -> BaseW
     values = _gathered(operations, mine.values().reshape(-1), [count * width for count in each], blocking)
     parts = []
     dense = mine.values().shape[1:]
-    cut = zip(flat.split([count * dims for count in each]), values.split([count * width for count in each]), strict=True)
+    cut = zip(
+        flat.split([count * dims for count in each]), values.split([count * width for count in each]), strict=True
+    )
     for places, amounts in cut:
         at, amount = places.reshape(-1, dims).t(), amounts.reshape(-1, *dense)
         parts.append(torch.sparse_coo_tensor(at, amount, mine.shape, check_invariants=False))

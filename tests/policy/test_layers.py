@@ -42,6 +42,7 @@ LEVELS = {
     "probe": 9,  # likewise: init(probe=True)
     "__init__": 10,
     "bench": 11,
+    "torch": 11,
     "cli": 12,
 }
 # Modules that are one room with another: to split a communicator is to make communicators.

@@ -251,8 +251,7 @@ def checkpoint() -> Figures:
 
 @feature
 def compiled_step() -> Figures:
-    model = DistributedDataParallel(network())
-    return train(torch.compile(model, backend="aot_eager"))
+    return train(DistributedDataParallel(torch.compile(network(), backend="aot_eager")))
 
 
 # ---- ours: of the other backend it is the plain form ----
