@@ -18,7 +18,7 @@ from rdmaring.torch.errors import as_torch_error
 from rdmaring.torch.group import Group
 from rdmaring.torch.messages import Messages
 from rdmaring.torch.operations import Operations, elements, plain_reduction
-from rdmaring.torch.reductions import ReduceOp
+from rdmaring.torch.reductions import ReduceOp, kind_of
 from rdmaring.torch.tensors import vector
 from rdmaring.torch.work import BaseWork
 
@@ -173,7 +173,7 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """The plan for the fast path: of dtypes whose tensors are always plain where they are contiguous."""
         if not isinstance(opts.reduceOp, ReduceOp) or self.ring.comm._finite or not tensor.numel():
             return
-        key = (tensor.dtype, tensor.numel(), ReduceOp(opts.reduceOp.op))
+        key = (tensor.dtype, tensor.numel(), ReduceOp(kind_of(opts.reduceOp)))
         how = plain_reduction(tensor, opts.reduceOp)
         if key in self._plans or how is None or tensor.dtype.is_complex:
             return
