@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from launchers import environment, installed, packages_of
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).with_name("torch")
 TIMEOUT_S = 240
 
 
