@@ -121,6 +121,7 @@ def init(
     probe: bool | None = None,
     device: Any = None,
     check: str | None = None,
+    restore: bool | None = None,
 ) -> Communicator:
     """Join the job's other ranks; returns the :class:`Communicator` of all of them. Collective.
 
@@ -150,6 +151,10 @@ def init(
         CRC32C of what was sent, compared before it is used; what came otherwise raises CorruptError. Tiny messages then
         go as slices. finite: a reduction of a NaN or an infinity of any rank is refused on all, before it runs:
         NonFiniteError names the first. It costs a look at the input and a tiny message. Default: RDMARING_CHECK.
+    restore: True: an input that an operation overwrites (all_reduce in place) is copied first, and put back if the
+        operation fails on this rank: as much memory more as the largest such input has, and a pass over it for each
+        call. Arrays in host memory only. Ranks may differ. Default: RDMARING_RESTORE. Inputs of calls with ``out=``
+        are never written. See docs/RECOVERY.md.
     device: "cuda", "cuda:0", a number: vectors are in that GPU's memory (docs/CUDA.md). Default: as the first array is.
 
     Raises:
@@ -163,6 +168,7 @@ def init(
     from rdmaring.communicator import Communicator
 
     links = dict[str, Any](require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs, check=check)
+    links["restore"] = restore
     chosen = _settings(timeout_s, reorder, transport=group.served(transport), tuning=tuning, probe=probe, **links)
     file = group.tuning_file(chosen)
     meeting = _meet(rank, size, address, chosen.timeout_s, store=store, mpi=mpi)

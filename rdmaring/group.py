@@ -61,6 +61,7 @@ def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Se
     options.channels = settings.channels or 0
     options.require_rdma = settings.require_rdma
     options.transports = sum(TRANSPORT_BITS[name] for name in settings.transports)
+    options.restore = settings.restore
     library = ffi.new("char[]", os.fsencode(settings.link_library)) if settings.link_library else ffi.NULL
     options.link_library = library
     options.link_transport = settings.link_transport.table if settings.link_transport else ffi.NULL

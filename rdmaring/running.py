@@ -11,7 +11,7 @@ import numpy as np
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
 from rdmaring.buffers import BYTES, KnownLists, Vector, as_vector, extents
 from rdmaring.choice import Chooser
-from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError
+from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError, UnsupportedError
 from rdmaring.plan import REDUCING, NativePlan, Plan, Shape, check_algorithm, check_wire
 from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.schedule.channels import channels_of
@@ -107,6 +107,12 @@ class Runner:
         """Vectors are in the memory of that GPU from now on. Collective, the first time; None: of the one there is."""
         from rdmaring import gpu  # whoever has none does not pay for it
 
+        if self._settings.restore:
+            raise UnsupportedError(
+                "restore=True with arrays in GPU memory; it puts back arrays in host memory only",
+                hint="pass out=, which leaves the input alone, and make the communicator without restore=",
+                rank=self.rank,
+            )
         gpu.use(self, ordinal)
 
     def _run_again(

@@ -47,6 +47,7 @@ VARIABLES: dict[str, str] = {
     "RDMARING_LIBIBVERBS": "path of another libibverbs than the system's libibverbs.so.1",
     "RDMARING_SYSFS": "another root than /sys for the facts of devices; tests set it",
     "RDMARING_CHECK": "crc: slices carry a CRC32C; finite: inputs of reductions have no NaN or infinity; or both",
+    "RDMARING_RESTORE": "1: inputs that an operation overwrites are put back if it fails",
     "RDMARING_CMA": "0: never read another process's ordinary memory; use slots",
     "RDMARING_SLOT_BYTES": "bytes of a slot of a shared memory link",
     "RDMARING_SLOT_COUNT": "slots of a shared memory link",
@@ -79,6 +80,7 @@ class Settings:
     link_library: str | None = None  # path of a library that serves edges between nodes
     link_transport: MessageTransport | None = None  # or what a Python class does for them
     checks: frozenset[str] = frozenset()  # of CHECKS
+    restore: bool = False  # this rank puts overwritten inputs back after a failed operation
     cma: bool = True
     slot_bytes: int | None = None
     slot_count: int | None = None
@@ -155,6 +157,7 @@ def with_arguments(
     tuning: str | os.PathLike[str] | None = None,
     probe: bool | None = None,
     check: str | None = None,
+    restore: bool | None = None,
 ) -> Settings:
     """What init() was given goes before the variables.
 
@@ -183,6 +186,8 @@ def with_arguments(
         settings = replace(settings, probe=bool(probe))
     if check is not None:
         settings = replace(settings, checks=_checks(check, "check"))
+    if restore is not None:
+        settings = replace(settings, restore=bool(restore))
     if settings.probe and settings.tuning:
         raise ArgumentError(
             f"a probe (probe= or RDMARING_PROBE) and the tuning file {settings.tuning!r}; accepted is one of the two",
@@ -227,6 +232,7 @@ def read(env: Mapping[str, str], timeout_s: float | None) -> Settings:
         verbs=verbs_settings.read(env),
         link_library=env.get("RDMARING_LINK") or None,
         checks=_checks(env.get("RDMARING_CHECK", ""), "RDMARING_CHECK"),
+        restore=env.get("RDMARING_RESTORE", "0") not in ("", "0"),
         cma=env.get("RDMARING_CMA", "1") != "0",
         slot_bytes=_number(env, "RDMARING_SLOT_BYTES"),
         slot_count=_number(env, "RDMARING_SLOT_COUNT"),

@@ -158,6 +158,7 @@ typedef struct rr_options {
 	rr_verbs_options verbs;
 	const char *link_library;     /* path of a library whose transport serves edges between nodes (rdmaring_link.h) */
 	const struct rr_message_transport *link_transport; /* or the transport itself, valid until rr_comm_close() */
+	uint32_t restore;             /* 1: an input in host memory that its operation overwrites is put back if that fails */
 } rr_options;
 
 /* Why an edge is served as it is. */

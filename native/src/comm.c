@@ -96,6 +96,7 @@ static void free_comm(struct rr_comm *comm)
 		dlclose(comm->transport_library);
 	if (comm->scratch)
 		rr_memory_free(comm->scratch);
+	free(comm->kept);
 	if (comm->device_scratch)
 		comm->device->ops->free(comm->device, comm->device_scratch);
 	if (comm->device)

@@ -3,6 +3,7 @@
  *
  *   comm.c       made and closed
  *   setup.c      how its ranks meet
+ *   keep.c       inputs that are overwritten: kept while their operation runs
  *   operation.c  operations one after another: started, progressed, finished
  *   watch.c      what a waiting rank looks at: aborts, deaths, other ranks' errors, time
  *   drive.c      who progresses: a blocking call, a wait, or the process's progress thread
@@ -71,6 +72,10 @@ struct rr_comm {
 	/* scratch: registered, grown on demand */
 	void *scratch;
 	uint64_t scratch_bytes;
+	/* keep.c */
+	char *kept;                    /* the input that the operation in flight overwrites; NULL before the first */
+	uint64_t kept_room;
+	const struct rr_work *kept_of; /* NULL: nothing is kept now */
 	struct rr_device *device; /* of plans with on_device; NULL: none yet */
 	void *device_scratch;     /* in its memory */
 	uint64_t device_scratch_bytes;
@@ -161,6 +166,11 @@ void rr_judge_waits(struct rr_comm *comm);
 void rr_judge_moves(struct rr_comm *comm);
 /* The verdict of an error that this rank has found; work: in which, or NULL. */
 void rr_judge(struct rr_comm *comm, const struct rr_work *work, rr_error *error);
+
+/* keep.c: of options.restore. Reserve before the work is enqueued, take when it starts, put back when it has failed. */
+rr_status rr_keep_reserve(struct rr_comm *comm, const struct rr_work *work);
+void rr_keep_take(struct rr_comm *comm, const struct rr_work *work);
+void rr_keep_put_back(struct rr_comm *comm);
 
 /* watch.c */
 /* Look around, after something may have come; an error found here fails the communicator. */

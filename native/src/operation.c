@@ -166,6 +166,7 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 		rr_note32(&work->state, RR_WORK_RUNNING);
 		return RR_OK;
 	}
+	rr_keep_take(comm, work);
 	if (plan->device) {
 		memset(places, 0, sizeof(places));
 		status = plan->rdma ? find_device_places(comm, work, places) : RR_OK;
@@ -234,6 +235,7 @@ static void finish(struct rr_comm *comm, struct rr_work *work)
 	rr_publish64(&page->op_done, work->op);
 	if (comm->judged)
 		rr_judge_moves(comm);
+	comm->kept_of = NULL;
 	comm->first = work->next;
 	if (!comm->first)
 		comm->last = NULL;

@@ -161,11 +161,18 @@ static rr_status run(struct rr_plan *plan, const void *input, void *output, cons
 		const rr_extent whole = {.address = output, .bytes = plan->output_end};
 		place_extents(&work->output, plan, true, 0, &whole, 1, plan->extents, plan->starts);
 	}
-	if (tiny)
+	if (tiny) {
 		continue_tiny(comm, work);
-	else
+	} else {
+		status = rr_keep_reserve(comm, work);
+		if (status < 0) {
+			rr_note32(&work->state, RR_WORK_DONE); /* no call is in flight */
+			goto leave_drive;
+		}
 		rr_operation_enqueue(comm, work);
+	}
 	status = rr_drive_held(comm, work, work->started_ns + RETURN_NS);
+leave_drive:
 	rr_drive_leave(comm);
 	return status;
 }
@@ -318,7 +325,7 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 	rr_drive_take(comm);
 	if (comm->failed) { /* found by the progress thread in between */
 		status = rr_error_set(&comm->failure);
-	} else {
+	} else if ((status = rr_keep_reserve(comm, work)) >= 0) {
 		bool moved;
 		rr_operation_enqueue(comm, work);
 		rr_operation_progress(comm, &moved); /* what can be done at once; the peers learn that we are here */

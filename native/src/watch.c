@@ -218,6 +218,7 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 	    !comm->engine.device->ops->settle(comm->engine.device))
 		strcpy(comm->failure.hint, "the GPU has not ended what it was given: it may still read and write the operation's arrays");
 	rr_engine_stop(&comm->engine);
+	rr_keep_put_back(comm); /* nobody writes the operation's buffers any more */
 	if (work && rr_own32(&work->state) == RR_WORK_RUNNING)
 		rr_trace_operation(comm->engine.trace, work->op, work->plan->descriptor.collective,
 				   work->plan->vector_bytes, work->started_ns, true);
