@@ -23,9 +23,11 @@ from rdmaring.errors import (
     CudaError,
     DeviceError,
     ForkedError,
+    LeftOutError,
     LinkError,
     MismatchError,
     NonFiniteError,
+    NoQuorumError,
     OperationTimeoutError,
     OutOfMemoryError,
     PeerClosedError,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
     from rdmaring.communicator import Communicator
     from rdmaring.plan import Plan
+    from rdmaring.recover import Recovery
     from rdmaring.topology import Link
     from rdmaring.transport import Factory
     from rdmaring.work import RunStats, Work
@@ -63,9 +66,11 @@ __all__ = [
     "CudaError",
     "DeviceError",
     "ForkedError",
+    "LeftOutError",
     "Link",
     "LinkError",
     "MismatchError",
+    "NoQuorumError",
     "NonFiniteError",
     "OperationTimeoutError",
     "OutOfMemoryError",
@@ -75,6 +80,7 @@ __all__ = [
     "Plan",
     "ProtocolError",
     "RdmaringError",
+    "Recovery",
     "RunStats",
     "ScheduleFormatError",
     "SetupError",
@@ -90,6 +96,7 @@ _LAZY = {
     "Communicator": "rdmaring.communicator",
     "Link": "rdmaring.topology",
     "Plan": "rdmaring.plan",
+    "Recovery": "rdmaring.recover",
     "RunStats": "rdmaring.work",
     "Work": "rdmaring.work",
 }
@@ -166,6 +173,7 @@ def init(
 
     from rdmaring import group
     from rdmaring.communicator import Communicator
+    from rdmaring.shrink import stand
 
     links = dict[str, Any](require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs, check=check)
     links["restore"] = restore
@@ -182,6 +190,7 @@ def init(
     try:
         group.set_ring(comm)
         group.set_constants(comm, meeting.exchange, file)
+        stand(comm, meeting)
         _prepare(comm, chosen.probe, reorder is True, device)
     except BaseException:
         comm.close()

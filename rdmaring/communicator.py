@@ -30,6 +30,8 @@ MEASURE_S = 0.3  # of explain(measure=True), for all candidates together
 if TYPE_CHECKING:
     from rdmaring.cuda.attach import Attached
     from rdmaring.diagnose.trace import Tracing
+    from rdmaring.recover import Recovery
+    from rdmaring.shrink import Stand
 
 
 class Communicator(Collectives, Messages):
@@ -61,6 +63,8 @@ class Communicator(Collectives, Messages):
     def __init__(self, handle: Any, rank: int, size: int, name: str, settings: Settings, keep: Any = None) -> None:
         super().__init__(handle, rank, size, name, settings)
         self._keep = keep  # the rendezvous, which ends with us
+        self._stand: Stand | None = None  # how its ranks find each other after a failure; None of one split off
+        self.recovered: Recovery | None = None  # where it came from shrink(): out of what
         self._ending = threading.RLock()  # abort() of another thread beside close()
         self._facts: Facts | None = None  # of the world: hosts, transports, devices
         self._program_trace: Any = None  # of RDMARING_TRACE
@@ -112,6 +116,29 @@ class Communicator(Collectives, Messages):
         other = group.split(self, 0, self.rank)
         assert other is not None
         return other
+
+    def shrink(self, timeout_s: float | None = None) -> Communicator:
+        """The survivors' communicator, after an error of this one: their ranks count from 0 in the old order.
+
+        Collective among those that live; nobody needs to know who died. Of init()'s communicator, or one that
+        shrink() returned. This one is ended by it, here and on ranks that are still inside an operation, and closed
+        once the other is made; what was split off it is lost, too: split again.
+
+        timeout_s: seconds, about, for all of it; default: 60, or this communicator's if that is less. Ranks that live
+            but have not called it are waited for through half of that. Those that have ended are not waited for.
+
+        The result's ``recovered`` tells the old ranks, those lost, and the last operation that all had finished.
+
+        Raises:
+            NoQuorumError: fewer than a majority of the ranks came, and not all others are proven dead. Only a process
+                on a node with a survivor is ever proven dead. May be called again.
+            LeftOutError: the others went on without this rank, which came too late.
+            SetupError: the survivors agreed, but did not come together in time. May be called again.
+            UnsupportedError: this communicator was split off another.
+        """
+        from rdmaring.shrink import shrink
+
+        return shrink(self, timeout_s)
 
     # ---- facts ----
 
@@ -253,6 +280,8 @@ class Communicator(Collectives, Messages):
             gpu.close()  # behind the communicator, which used its memory
         if self._keep is not None:
             self._keep.close()
+        if self._stand is not None:
+            self._stand.survivors.release()
         raise_interrupt()  # that came while a Python class closed its edges
 
     def __enter__(self) -> Communicator:

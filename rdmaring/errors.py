@@ -157,6 +157,20 @@ class SetupError(CommunicatorError, ConnectionError):
     """The communicator could not be made: ranks are missing, too far apart, or of another version."""
 
 
+class NoQuorumError(CommunicatorError, ConnectionError):
+    """``shrink()`` reached no majority of the ranks, and not all others are proven dead; it may be called again.
+
+    present: ranks that took part. absent: rank -> why its death is not proven.
+    """
+
+    present: tuple[int, ...] = ()
+    absent: dict[int, str] = {}  # noqa: RUF012 - replaced, not changed
+
+
+class LeftOutError(CommunicatorError):
+    """``shrink()`` came too late: the other survivors went on without this rank."""
+
+
 class DeviceError(CommunicatorError):
     """A call of the GPU's driver failed; the message names the call and the driver's error."""
 

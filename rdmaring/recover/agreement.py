@@ -107,7 +107,14 @@ class Agreement:
     """
 
     def __init__(
-        self, rank: int, members: tuple[int, ...], record: Record, last_op: int, port: int, now: float, patience_s: float
+        self,
+        rank: int,
+        members: tuple[int, ...],
+        record: Record,
+        last_op: int,
+        port: int,
+        now: float,
+        patience_s: float,
     ) -> None:
         """members: ascending, this rank among them. record: this rank's, from before if it took part before.
 

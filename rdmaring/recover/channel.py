@@ -38,7 +38,9 @@ UNSENT_BYTES_MAX = 1 << 20
 class Channel:
     """One end, on a socket that does not block. ``closed``: in words, why; "" while it is open."""
 
-    def __init__(self, connection: socket.socket, key: bytes, rank: int, peer: int | None, world: int, now: float) -> None:
+    def __init__(
+        self, connection: socket.socket, key: bytes, rank: int, peer: int | None, world: int, now: float
+    ) -> None:
         """peer: whom we called; None: we were called, and learn who it is from its proof."""
         self.socket = connection
         self.peer = peer

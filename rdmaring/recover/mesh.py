@@ -34,8 +34,9 @@ class _Line:
     addresses: list[tuple[str, int]]
     next: int = 0
     again_at: float = 0.0
-    refused: set[tuple[str, int]] = field(default_factory=set)
-    unanswered_since: float | None = None
+    failed: set[int] = field(default_factory=set)  # addresses, since one answered
+    refused: bool = False  # by one of them
+    failed_since: float | None = None
     trouble: str = ""  # the last, in the system's words
 
 
@@ -63,10 +64,15 @@ class Mesh:
         channel = self._channel(rank) or self._dial(rank, now)
         if channel is not None:
             channel.send(fields)
-            self._attend(channel)
+            self._attend(channel, now)
 
-    def poll(self, timeout_s: float, now: Callable[[], float]) -> list[tuple[int, dict[str, Any]]]:
-        """Wait for something to come, at most ``timeout_s``: (rank, message) of proven peers."""
+    @property
+    def busy(self) -> bool:
+        """Whether there are connections."""
+        return bool(self._channels)
+
+    def poll(self, timeout_s: float | None, now: Callable[[], float]) -> list[tuple[int, dict[str, Any]]]:
+        """Wait for something to come, at most ``timeout_s`` (None: for ever): (rank, message) of proven peers."""
         found: list[tuple[int, dict[str, Any]]] = []
         for key, events in self._selector.select(timeout_s):
             if isinstance(key.data, Channel):
@@ -112,9 +118,9 @@ class Mesh:
     # ---- inside ----
 
     def _is_missed(self, line: _Line, now: float) -> bool:
-        if line.unanswered_since is not None and now - line.unanswered_since >= SILENT_S:
-            return True
-        return len(line.refused) == len(line.addresses)
+        if len(line.failed) < len(line.addresses):
+            return False
+        return line.refused or line.failed_since is None or now - line.failed_since >= SILENT_S
 
     def _channel(self, rank: int) -> Channel | None:
         ours = [channel for channel in self._channels if channel.peer == rank]
@@ -146,21 +152,20 @@ class Mesh:
     def _failed(self, rank: int, number: int | None, words: str, now: float) -> None:
         """The address that was tried leads nowhere: the next one."""
         line = self._lines[rank]
-        address = line.addresses[line.next]
-        line.trouble = f"{format_address(address)}: {words}"
-        if number == errno.ECONNREFUSED:
-            line.refused.add(address)
-        else:
-            line.refused.discard(address)
-            if line.unanswered_since is None:
-                line.unanswered_since = now - (CONNECT_TIMEOUT_S if number == errno.ETIMEDOUT else 0)
+        line.trouble = f"{format_address(line.addresses[line.next])}: {words}"
+        line.failed.add(line.next)
+        line.refused = line.refused or number == errno.ECONNREFUSED
+        if line.failed_since is None:
+            line.failed_since = now - (CONNECT_TIMEOUT_S if number == errno.ETIMEDOUT else 0)
         line.next = (line.next + 1) % len(line.addresses)
         line.again_at = now if line.next else now + REDIAL_S  # a round through all is over
 
     def _answered(self, rank: int) -> None:
+        """Its kernel lives."""
         line = self._lines[rank]
-        line.refused.clear()
-        line.unanswered_since = None
+        line.failed.clear()
+        line.refused = False
+        line.failed_since = None
         line.trouble = ""
 
     def _accept(self, listener: socket.socket, now: float) -> None:
@@ -192,25 +197,23 @@ class Mesh:
                 self._drop(channel, "Connection refused")
                 self._failed(channel.peer, errno.ECONNREFUSED, "Connection refused", now)
                 return found
-            self._lines[channel.peer].unanswered_since = None  # its kernel lives
+            self._answered(channel.peer)
             channel.connected()
         elif events & selectors.EVENT_WRITE:
             channel.flush()
         if events & selectors.EVENT_READ and not channel.closed:
             found = [(channel.peer, fields) for fields in channel.read() if channel.peer is not None]
-            if channel.proven and channel.peer is not None:
-                self._answered(channel.peer)
-        self._attend(channel)
+        self._attend(channel, now)
         return found
 
-    def _attend(self, channel: Channel) -> None:
+    def _attend(self, channel: Channel, now: float) -> None:
         """After something was done with it."""
         if channel.closed:
+            self._drop(channel, channel.closed)
             if channel.peer is None:
                 log.info("recovery: turned a stranger away: %s", channel.closed)
-            else:
-                self._lines[channel.peer].trouble = channel.closed
-            self._drop(channel, channel.closed)
+            elif not channel.proven:  # whatever listens there, it is not that rank
+                self._failed(channel.peer, None, channel.closed, now)
             return
         events = selectors.EVENT_WRITE if channel.wants_to_write else 0
         if not channel.connecting:

@@ -43,7 +43,7 @@ class Page:
 
     @classmethod
     def make(cls, world: int, index: int, count: int) -> tuple[Page, int]:
-        """A new one with parts for ``count`` ranks, and a descriptor for the others to open, to be closed after that."""
+        """A new one with parts for ``count`` ranks, and a descriptor for the others to open; the caller closes it."""
         descriptor = os.memfd_create("rdmaring-recover", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, 2 * copy_bytes(world) * count)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rdmaring.recover import peer as hello
 from rdmaring.recover.agreement import Agreement, Outcome, Record
@@ -17,17 +18,18 @@ from rdmaring.recover.messages import decode, encode
 from rdmaring.recover.page import Page
 from rdmaring.recover.peer import HELLO_BYTES, Peer, has_ended, start_time
 from rdmaring.rendezvous.client import Rendezvous
-from rdmaring.rendezvous.protocol import ProtocolError, RendezvousError, integer, job_key
+from rdmaring.rendezvous.protocol import ProtocolError, integer, job_key
 from rdmaring.rendezvous.server import Server
 from rdmaring.rendezvous.sockets import listen_everywhere
 
 POLL_S = 0.05
-LINGER_S = 0.5  # after a decision, for its messages to leave
+LINGER_S = 0.5  # of the answering thread, while it has connections
+TURN_S = 0.002
 ASSEMBLY_S = 8.0  # for the survivors to meet once they have agreed, and for each round of theirs
 
 
 class NoAgreementError(Exception):
-    """In time there was neither a majority nor proof that all others are dead. absent: rank -> why it counts as living."""
+    """In time there was neither a majority nor proof that all others are dead. absent: rank -> why it may live."""
 
     def __init__(self, present: Sequence[int], absent: dict[int, str]) -> None:
         super().__init__("no agreement")
@@ -66,6 +68,7 @@ class Survivors:
         self._agreements: dict[int, Agreement] = {}
         self._hosts: dict[int, list[socket.socket]] = {}  # epoch -> where we would host what follows it
         self._turn = threading.RLock()  # whoever holds it drives
+        self._callers = 0  # that want it: the thread stands back
         self._answering: threading.Thread | None = None
         self._ending = False
         self._pid = os.getpid()
@@ -128,7 +131,8 @@ class Survivors:
     def release(self) -> None:
         """A communicator has ended; with the last one all is given back."""
         self._users -= 1
-        if self._users or os.getpid() != self._pid:
+        # At the interpreter's end the thread stands still, perhaps in its turn, and all goes with the process.
+        if self._users or os.getpid() != self._pid or sys.is_finalizing():
             return
         self._ending = True
         if self._mesh is not None:
@@ -146,10 +150,10 @@ class Survivors:
 
     # ---- the agreement ----
 
-    def agree(self, standing: Standing, last_op: int, deadline: float, interrupted: Callable[[], None]) -> Outcome:
-        """Run it among ``standing.members``. deadline: of time.monotonic().
+    def agree(self, standing: Standing, last_op: int, deadline: float) -> Outcome:
+        """Run it among ``standing.members``. deadline: of time.monotonic(). May be called again after any error.
 
-        interrupted: called often; what it raises ends the call, which may be made again.
+        last_op: that this rank had finished.
 
         Raises NoAgreementError.
         """
@@ -163,7 +167,6 @@ class Survivors:
             agreement = Agreement(self.rank, standing.members, record, last_op, port, now, patience_s)
             self._agreements[standing.epoch] = agreement
             while agreement.outcome is None:
-                interrupted()
                 now = time.monotonic()
                 if now >= deadline:
                     raise NoAgreementError(*self._who(agreement, now))
@@ -186,7 +189,8 @@ class Survivors:
                 except (OSError, ProtocolError):
                     continue  # it says nothing that would prove a death
         for rank in self._mesh.missed(now) if self._mesh is not None else ():
-            agreement.miss(rank, now)
+            if rank in agreement.members:
+                agreement.miss(rank, now)
 
     def _epoch_of(self, agreement: Agreement) -> int:
         return next(epoch for epoch, each in self._agreements.items() if each is agreement)
@@ -201,7 +205,7 @@ class Survivors:
             if self._mesh is not None:
                 self._mesh.send(rank, {"epoch": epoch, **encode(message)}, now)
 
-    def _serve(self, timeout_s: float) -> None:
+    def _serve(self, timeout_s: float | None) -> None:
         """What comes within that time, to whichever epoch it belongs."""
         if self._mesh is None:
             return
@@ -239,11 +243,17 @@ class Survivors:
 
     # ---- after it ----
 
-    def _driven(self) -> threading.RLock:
-        """For ``with``: the answering thread stands back."""
-        if self._mesh is not None:
-            self._mesh.wake()
-        return self._turn
+    @contextlib.contextmanager
+    def _driven(self) -> Iterator[None]:
+        """The answering thread stands back."""
+        self._callers += 1
+        try:
+            if self._mesh is not None:
+                self._mesh.wake()
+            with self._turn:
+                yield
+        finally:
+            self._callers -= 1
 
     def _answer_from_now_on(self) -> None:
         """Whoever asks later is told what was decided, by a thread that sleeps until then."""
@@ -253,10 +263,12 @@ class Survivors:
 
     def _answer(self) -> None:
         while not self._ending:
+            if self._callers:
+                time.sleep(TURN_S)
+                continue
             with self._turn:
-                if not self._ending:
-                    self._serve(LINGER_S)
-            time.sleep(0.001)  # whoever waits for the turn gets it
+                # With connections open it looks after them; without any it sleeps until somebody calls.
+                self._serve(LINGER_S if self._mesh is not None and self._mesh.busy else None)
 
     # ---- the survivors meet ----
 
@@ -277,7 +289,7 @@ class Survivors:
             server.start()
         hosts = ("127.0.0.1", "::1") if rank == 0 else self._peers[lowest].hosts
         try:
-            return Rendezvous.connect(
+            meeting = Rendezvous.connect(
                 [(each, outcome.port) for each in hosts],
                 rank,
                 len(outcome.survivors),
@@ -292,6 +304,11 @@ class Survivors:
             if server is not None:
                 server.stop()
             raise
+        # All survivors know the decision: they could not have met else.
+        with self._driven():
+            if self._mesh is not None:
+                self._mesh.hang_up()
+        return meeting
 
 
 def _opened(first: Peer, world: int, index: int) -> Page | None:
@@ -305,6 +322,3 @@ def _opened(first: Peer, world: int, index: int) -> Page | None:
 def _close_all(listeners: Sequence[socket.socket]) -> None:
     for each in listeners:
         each.close()
-
-
-__all__ = ["NoAgreementError", "RendezvousError", "Standing", "Survivors"]

@@ -7,6 +7,7 @@ import logging
 import os
 import selectors
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -93,7 +94,8 @@ class Server:
         else:
             with contextlib.suppress(OSError):  # the thread has closed its end
                 self._wake_sender.send(b"x")
-            self._thread.join()
+            if not sys.is_finalizing():  # daemon threads stand still then, and go with the process
+                self._thread.join()
         self._wake_sender.close()
 
     # ---- the thread ----

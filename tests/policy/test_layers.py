@@ -24,6 +24,7 @@ LEVELS = {
     "verbs_settings": 2,
     "tuning": 3,
     "settings": 3,
+    "recover": 3,
     "cuda": 3,
     "buffers": 4,
     "chunks": 3,
@@ -46,8 +47,8 @@ LEVELS = {
     "cli": 12,
 }
 # Modules that are one room with another: to split a communicator is to make communicators.
-ROOM_OF = {"group": "communicator", "gpu": "running", "finite": "running"}
-WITHOUT_NATIVE = ("schedule", "rendezvous", "launch", "errors", "verdict", "_version")
+ROOM_OF = {"group": "communicator", "shrink": "communicator", "gpu": "running", "finite": "running"}
+WITHOUT_NATIVE = ("schedule", "rendezvous", "recover", "launch", "errors", "verdict", "_version")
 NATIVE_MODULES = ("_native", "buffers", "memory", "topology", "plan", "work", "running", "collectives", "communicator")
 NATIVE_MODULES += ("messages", "finite", "__init__")
 
