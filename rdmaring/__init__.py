@@ -158,10 +158,8 @@ def init(
         CRC32C of what was sent, compared before it is used; what came otherwise raises CorruptError. Tiny messages then
         go as slices. finite: a reduction of a NaN or an infinity of any rank is refused on all, before it runs:
         NonFiniteError names the first. It costs a look at the input and a tiny message. Default: RDMARING_CHECK.
-    restore: True: an input that an operation overwrites (all_reduce in place) is copied first, and put back if the
-        operation fails on this rank: as much memory more as the largest such input has, and a pass over it for each
-        call. Arrays in host memory only. Ranks may differ. Default: RDMARING_RESTORE. Inputs of calls with ``out=``
-        are never written. See docs/RECOVERY.md.
+    restore: True: an input in host memory that an operation overwrites is put back if that fails on this rank; it costs
+        a copy (docs/RECOVERY.md). Ranks may differ. Default: RDMARING_RESTORE.
     device: "cuda", "cuda:0", a number: vectors are in that GPU's memory (docs/CUDA.md). Default: as the first array is.
 
     Raises:
@@ -172,7 +170,6 @@ def init(
     from dataclasses import replace
 
     from rdmaring import group
-    from rdmaring.communicator import Communicator
     from rdmaring.shrink import stand
 
     links = dict[str, Any](require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs, check=check)
@@ -181,12 +178,7 @@ def init(
     file = group.tuning_file(chosen)
     meeting = _meet(rank, size, address, chosen.timeout_s, store=store, mpi=mpi)
     chosen = replace(chosen, key=meeting.key)
-    try:
-        handle = group.create(meeting.rank, meeting.world, meeting.exchange, chosen)
-    except BaseException:
-        meeting.close()
-        raise
-    comm = Communicator(handle, meeting.rank, meeting.world, "world", chosen, meeting)
+    comm = _create(meeting, chosen)
     try:
         group.set_ring(comm)
         group.set_constants(comm, meeting.exchange, file)
@@ -197,6 +189,19 @@ def init(
         raise
     _trace_program(comm)
     return comm
+
+
+def _create(meeting: Any, chosen: Any) -> Communicator:
+    """The world's communicator, without what is agreed on later."""
+    from rdmaring import group
+    from rdmaring.communicator import Communicator
+
+    try:
+        handle = group.create(meeting.rank, meeting.world, meeting.exchange, chosen)
+    except BaseException:
+        meeting.close()
+        raise
+    return Communicator(handle, meeting.rank, meeting.world, "world", chosen, meeting)
 
 
 def _settings(timeout_s: float | None, reorder: Sequence[int] | bool | None, **given: Any) -> Any:
@@ -222,7 +227,6 @@ def _meet(*place: Any, **ways: Any) -> Any:
         raise SetupError(str(error), hint=error.hint) from error
     except ValueError as error:
         raise ArgumentError(str(error)) from None
-
 
 
 def _prepare(comm: Communicator, probe: bool, reorder: bool, device: Any) -> None:

@@ -29,7 +29,7 @@ calls = {
     "all_reduce": lambda c, x: c.all_reduce(x, out=own(n), algorithm="ring", timeout_s=T),
     "all_reduce of a list": lambda c, x: c.all_reduce([x[:99], x[99:]], out=own(n), algorithm="ring", timeout_s=T),
     "all_reduce, async": lambda c, x: c.all_reduce(x, out=own(n), async_op=True, timeout_s=T).wait(),
-    "all_reduce in float16": lambda c, x: c.all_reduce(x.view(np.float16), out=np.zeros(2 * n, np.float16), timeout_s=T),
+    "float16": lambda c, x: c.all_reduce(x.view(np.float16), out=np.zeros(2 * n, np.float16), timeout_s=T),
     "reduce_scatter": lambda c, x: c.reduce_scatter(x, timeout_s=T),
     "all_gather": lambda c, x: c.all_gather(x, timeout_s=T),
     "broadcast": lambda c, x: c.broadcast(x if c.rank == 0 else own(n), timeout_s=T),
