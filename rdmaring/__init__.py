@@ -151,7 +151,7 @@ def init(
     tcp_streams: data sockets of a channel of a TCP edge, 1 to 16. Default: RDMARING_TCP_STREAMS, else 2.
     channels: parts of every vector, each with its own links between nodes, 1 to 16. Default: RDMARING_CHANNELS, else 1.
     verbs: of RDMA links, such as {"qps": 2, "service_level": 3}: qps, retry_timeout_s, retry_count, rnr_retry,
-        service_level, traffic_class, hop_limit, gid_index, devices. Default: RDMARING_VERBS_QPS and so on.
+        service_level, traffic_class, hop_limit, gid_index, reconnect_s, devices. Default: RDMARING_VERBS_QPS and so on.
     tuning, probe: by which constants algorithms are chosen (docs/TUNING.md): a file of `rdmaring tune`, or True for a
         measurement now, of up to 200 ms. Default: RDMARING_TUNING, RDMARING_PROBE, else built in.
     check: "crc", "finite", or both between commas, equal on all ranks. crc: every slice of a collective carries a

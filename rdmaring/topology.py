@@ -21,7 +21,8 @@ class Link:
     channels. path: addresses at both ends, once an edge between nodes is joined.
     huge_pages: the slots lie on some. line_ns: what storing to a cache line takes that the peer has read, when it was
     last looked at (with slots of 16 KiB and more): a few ns where the two cores share a cache, more where they do not;
-    None: not yet. gpu: how vectors in GPU memory travel, "" where there are none: "ipc" (from one GPU into the other's
+    None: not yet. reconnects: how often a link of verbs failed and was made anew.
+    gpu: how vectors in GPU memory travel, "" where there are none: "ipc" (from one GPU into the other's
     memory), "gpudirect" (the NIC reads and writes this rank's GPU memory: verbs) or "staged" (through pinned host
     memory); gpu_reason: by which registration, or why each was refused. Each end of an edge is as it is by itself.
     """
@@ -48,6 +49,7 @@ class Link:
     channels: int = 1
     rails: tuple[int, ...] = ()
     line_ns: float | None = None
+    reconnects: int = 0
     gpu: str = ""
     gpu_reason: str = ""
 
@@ -83,6 +85,7 @@ def link_of(handle: Any, rank: int, peer: int) -> Link:
         facts.channels,
         tuple(rail for rail in range(32) if facts.rails >> rail & 1),
         facts.line_ps / 1000 if facts.line_ps else None,
+        facts.reconnects,
         text(facts.gpu),
         text(facts.gpu_reason),
     )

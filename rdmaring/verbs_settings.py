@@ -31,6 +31,7 @@ RANGES = {
     "gpu_direct": Range(
         0, 3, "GPU memory: 0 by dma-buf, else peer memory; 1 dma-buf alone; 2 peer memory alone; 3 staged"
     ),
+    "reconnect_s": Range(0, 8800, "seconds for which a link that failed is made anew; 0: never"),
 }
 DEVICES_BYTES_MAX = 63
 
@@ -56,6 +57,8 @@ class VerbsSettings:
         for name, value in self.numbers:
             if name == "retry_timeout_s":
                 options.timeout_ns = int(value * 1e9)
+            elif name == "reconnect_s":
+                options.reconnect_ns = int(value * 1e9) or (1 << 64) - 1
             elif name == "gid_index":
                 options.gid_index_plus_1 = int(value) + 1
             else:
@@ -72,7 +75,7 @@ def _number(name: str, shown: str, given: Any) -> float:
         value = float(given)
     except (TypeError, ValueError):
         value = float("nan")
-    whole = name == "retry_timeout_s" or value == int(value) if value == value else False
+    whole = name.endswith("_s") or value == int(value) if value == value else False
     if not whole or not accepted.least <= value <= accepted.most:
         kind = "seconds" if name.endswith("_s") else "whole numbers"
         raise ArgumentError(f"{shown} is {given!r}; accepted are {kind} from {accepted.least:g} to {accepted.most:g}")

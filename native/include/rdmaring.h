@@ -137,6 +137,7 @@ typedef struct rr_verbs_options {
 	uint32_t gid_index_plus_1; /* 0: by rule; n: the GID at index n - 1 */
 	/* How the NIC may reach GPU memory: 0: dma-buf, else peer memory; 1: dma-buf alone; 2: peer memory alone; 3: not at all */
 	uint32_t gpu_direct;
+	uint64_t reconnect_ns;     /* how long a link that failed is made anew; UINT64_MAX: never; default 10 s */
 	char devices[64];          /* names, with commas: only these; "": all */
 } rr_verbs_options;
 
@@ -181,6 +182,7 @@ typedef struct rr_link_facts {
 	uint64_t slot_bytes;
 	uint32_t slot_count;
 	uint32_t huge_pages; /* 1: slots lie on huge pages */
+	uint32_t reconnects; /* of verbs: how often it failed and was made anew */
 	uint32_t line_ps;    /* on shared memory: storing to a cache line that the peer has read, when last looked at; 0: not yet */
 	uint64_t sent_bytes; /* payload since the communicator was made */
 	uint64_t received_bytes;

@@ -368,6 +368,28 @@ static void read_edge(struct rr_far *far, struct rr_edge *edge)
 	}
 }
 
+void rr_far_unserve(struct rr_far *far, int32_t peer, uint32_t channel)
+{
+	static const struct rr_edge_ops nobody;
+
+	far->edges[peer].served[channel].ops = &nobody;
+}
+
+void rr_far_attend(struct rr_far *far, bool on)
+{
+	far->attending += on ? 1u : UINT32_MAX;
+}
+
+static void attend(const struct rr_far *far)
+{
+	for (int32_t r = 0; r < far->world; r++)
+		for (uint32_t c = 0; c < far->edges[r].served_count; c++) {
+			const struct rr_served *served = &far->edges[r].served[c];
+			if (served->ops->attend)
+				served->ops->attend(served->user);
+		}
+}
+
 int32_t rr_far_look(struct rr_far *far)
 {
 	struct epoll_event events[EVENTS_MAX];
@@ -385,6 +407,8 @@ int32_t rr_far_look(struct rr_far *far)
 	}
 	rr_far_pending_time(far, now_ns);
 	rr_far_dial_on(far, now_ns);
+	if (far->attending)
+		attend(far);
 	for (int32_t r = 0; r < far->world; r++)
 		if (far->edges[r].lost)
 			return r;

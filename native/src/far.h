@@ -37,6 +37,8 @@ struct rr_edge_ops {
 	void (*message)(void *user, const void *body, uint32_t bytes);
 	/* A data socket, proven, non-blocking, number `stream` of those asked for; it is the transport's to close. */
 	void (*stream)(void *user, uint32_t stream, int socket);
+	/* Go on with what was begun; called while rr_far_attend() says so, also when no operation uses the channel. */
+	void (*attend)(void *user);
 };
 
 enum rr_edge_state { RR_EDGE_IDLE = 0, RR_EDGE_JOINING = 1, RR_EDGE_UP = 2, RR_EDGE_ENDED = 3 };
@@ -58,6 +60,10 @@ rr_status rr_far_want(struct rr_far *far, int32_t peer, uint32_t channel);
 enum rr_edge_state rr_far_state(const struct rr_far *far, int32_t peer);
 /* A set-up message to the peer's transport of the channel. The edge is UP. RR_AGAIN: no room now. */
 rr_status rr_far_send(struct rr_far *far, int32_t peer, uint32_t channel, const void *body, uint32_t bytes);
+/* The channel's transport goes: nothing is told to it any more. */
+void rr_far_unserve(struct rr_far *far, int32_t peer, uint32_t channel);
+/* From now on, or no longer: call `attend` of all channels. Counted. */
+void rr_far_attend(struct rr_far *far, bool on);
 /* A peer's OPEN came: its mirror page tells that it is in `op`. descriptor: may be NULL. */
 void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_descriptor *descriptor);
 /* Let the driver's sleep end when fd has news (edge-triggered). Remove before closing fd. */

@@ -131,6 +131,7 @@ struct rr_far {
 	struct rr_page *page;    /* our own */
 	struct rr_pending pending[RR_FAR_PENDING_MAX];
 	bool pass_is_dear; /* an edge has data sockets */
+	uint32_t attending; /* channels that want to be attended to */
 	uint64_t strangers;
 	char stranger[160];
 };

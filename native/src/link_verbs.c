@@ -9,6 +9,8 @@
 #include "status.h"
 #include "verbs_edge.h"
 
+#define RECONNECT_NS (10 * RR_NS_PER_S)
+
 static rr_status accept_open(struct rr_link *link, const struct rr_open *open)
 {
 	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
@@ -43,6 +45,8 @@ static rr_status progress(struct rr_link *link)
 	if (edge->state == RR_VERBS_UP && (!edge->failed || edge->failed_by_flush)) { /* a cause may follow its flushes */
 		status = rr_verbs_poll(edge);
 		rr_verbs_send_waiting(edge);
+	} else if (edge->state == RR_VERBS_MENDING) {
+		status = rr_verbs_mend(edge);
 	} else if (edge->state != RR_VERBS_COLD && edge->state != RR_VERBS_SEVERED && !edge->failed) {
 		status = rr_verbs_join(edge);
 	}
@@ -72,6 +76,7 @@ static void describe(struct rr_link *link, rr_link_facts *facts)
 			   sizeof(facts->gpu_reason));
 	snprintf(facts->gpu, sizeof(facts->gpu), "%s",
 		 edge->domain && (edge->domain->gdr.way == RR_GDR_DMA_BUF || edge->domain->gdr.way == RR_GDR_PEER_MEMORY) ? "gpudirect" : "staged");
+	facts->reconnects += (uint32_t)edge->mend.rounds; /* of all channels */
 	rr_gid_text(pair->our_gid.gid, ours);
 	rr_gid_text(pair->their_gid.gid, theirs);
 	if (pair->global)
@@ -92,6 +97,7 @@ static void close_end(struct rr_link *link)
 		rr_verbs_linger(edge, RR_LINGER_CLOSE_NS);
 		rr_verbs_destroy(edge);
 	}
+	rr_far_unserve(edge->far, edge->peer, edge->channel_number);
 	free(edge);
 }
 
@@ -141,6 +147,8 @@ rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, con
 	edge->slot_bytes = options->slot_bytes;
 	edge->slot_count = options->slot_count;
 	edge->ends = 2;
+	edge->reconnect_ns = options->verbs.reconnect_ns == UINT64_MAX ? 0 : options->verbs.reconnect_ns ? options->verbs.reconnect_ns : RECONNECT_NS;
+	edge->options = options->verbs;
 	edge->serial_start = options->serial_start;
 	edge->serial = edge->credited = edge->sent_whole = options->serial_start;
 	edge->next = edge->credits_given = options->serial_start;

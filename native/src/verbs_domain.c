@@ -269,19 +269,23 @@ void rr_domain_sever(struct rr_domain *domain)
 
 static void note_event(struct rr_domain *domain, const struct rr_ibv_async_event *event)
 {
-	struct rr_domain_event *kept = &domain->events[domain->event_count];
+	struct rr_domain_event *kept = &domain->events[domain->event_count % RR_DOMAIN_EVENTS_MAX];
 
-	if (domain->event_count == RR_DOMAIN_EVENTS_MAX || rr_verbs_event(domain->device, event) == RR_OK)
+	if (rr_verbs_event(domain->device, event) == RR_OK)
 		return;
 	*kept = (struct rr_domain_event){.error = *rr_error_here()};
 	switch (event->event_type) {
 	case RR_IBV_EVENT_PORT_ERR:
 		kept->port = (uint8_t)event->element.port_num;
+		kept->mendable = true;
 		break;
 	case RR_IBV_EVENT_CQ_ERR:
 		kept->user = event->element.cq->cq_context;
 		break;
 	case RR_IBV_EVENT_QP_FATAL:
+		kept->mendable = true;
+		kept->user = event->element.qp->qp_context;
+		break;
 	case RR_IBV_EVENT_QP_REQ_ERR:
 	case RR_IBV_EVENT_QP_ACCESS_ERR:
 		kept->user = event->element.qp->qp_context;
@@ -290,7 +294,7 @@ static void note_event(struct rr_domain *domain, const struct rr_ibv_async_event
 	domain->event_count++;
 }
 
-rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *user, bool now)
+rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *user, bool now, uint64_t *seen, bool *mendable)
 {
 	struct rr_ibv_async_event event;
 	uint64_t time_ns = rr_now_ns();
@@ -302,10 +306,15 @@ rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *use
 			domain->verbs->ack_async_event(&event);
 		}
 	}
-	for (uint32_t i = 0; i < domain->event_count; i++) {
-		const struct rr_domain_event *kept = &domain->events[i];
-		if ((!kept->port || kept->port == port) && (!kept->user || kept->user == user))
-			return rr_error_set(&kept->error);
+	if (domain->event_count - *seen > RR_DOMAIN_EVENTS_MAX)
+		*seen = domain->event_count - RR_DOMAIN_EVENTS_MAX;
+	while (*seen < domain->event_count) {
+		const struct rr_domain_event *kept = &domain->events[(*seen)++ % RR_DOMAIN_EVENTS_MAX];
+		if ((kept->port && kept->port != port) || (kept->user && kept->user != user))
+			continue;
+		if (mendable)
+			*mendable = kept->mendable;
+		return rr_error_set(&kept->error);
 	}
 	return RR_OK;
 }

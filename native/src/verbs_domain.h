@@ -31,6 +31,7 @@ struct rr_registration {
 struct rr_domain_event {
 	rr_error error;
 	uint8_t port;     /* 0: all ports */
+	bool mendable;    /* what it concerns may be made anew */
 	const void *user; /* of the queue pair or completion queue; NULL: all */
 };
 
@@ -48,16 +49,19 @@ struct rr_domain {
 	enum rr_gdr_allowed gdr_allowed;
 	struct rr_gdr_outcome gdr;
 	uint64_t under_way; /* requests posted that name a registration, and not completed */
-	struct rr_domain_event events[RR_DOMAIN_EVENTS_MAX];
-	uint32_t event_count;
+	struct rr_domain_event events[RR_DOMAIN_EVENTS_MAX]; /* event n at n % RR_DOMAIN_EVENTS_MAX */
+	uint64_t event_count;
 	uint64_t looked_ns;
 	struct rr_domain *next;
 };
 
 rr_status rr_domain_get(struct rr_far *far, const char *device, struct rr_domain **out);
 void rr_domain_put(struct rr_domain *domain);
-/* Device events that concern this port or user. Reads new ones if `now` or a few milliseconds have gone. */
-rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *user, bool now);
+/*
+ * Device events that concern this port or user, from number *seen on, which becomes the one after. Reads new ones if `now` or
+ * a few milliseconds have gone. mendable: may be NULL.
+ */
+rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *user, bool now, uint64_t *seen, bool *mendable);
 /* The registration of a region, made if need be. *out NULL: GPU memory that the device refuses. */
 rr_status rr_domain_register(struct rr_domain *domain, uint32_t region, const struct rr_registration **out);
 /* The registration that holds these bytes, made if need be; NULL: they are in no memory that is, or can be, registered. */

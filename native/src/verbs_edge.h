@@ -107,7 +107,7 @@ static inline uint64_t rr_tiny_check(const uint64_t *words)
 
 /* Set-up messages over the edge's control connection. */
 #define RR_VERBS_MAGIC 0x53425256u /* "VRBS" */
-enum rr_verbs_message { RR_VERBS_PARAMETERS = 1, RR_VERBS_READY = 2 };
+enum rr_verbs_message { RR_VERBS_PARAMETERS = 1, RR_VERBS_READY = 2, RR_VERBS_RESUME = 3, RR_VERBS_RESUMED = 4 };
 
 struct rr_verbs_parameters {
 	uint32_t magic;
@@ -128,7 +128,30 @@ struct rr_verbs_parameters {
 };
 _Static_assert(sizeof(struct rr_verbs_parameters) == 136, "parameters travel between ranks");
 
-enum rr_verbs_state { RR_VERBS_COLD = 0, RR_VERBS_WANTED = 1, RR_VERBS_MADE = 2, RR_VERBS_CONNECTED = 3, RR_VERBS_UP = 4, RR_VERBS_SEVERED = 5 };
+/*
+ * An edge that failed is made anew (verbs_mend.c): the parameters of its new queue pairs, and what this end has, when nothing of the old
+ * ones can land any more. RESUME and, when its queue pairs are connected, RESUMED.
+ */
+struct rr_verbs_resume {
+	struct rr_verbs_parameters parameters; /* kind: of this message */
+	uint64_t round;    /* how often the edge was made anew before, plus 1 */
+	uint64_t next;     /* transfers that were released: the serial of the first that was not */
+	uint64_t arrived;  /* bit serial % 64: of those, which are here */
+	uint32_t opens;    /* OPENs that came */
+	uint32_t tinies[2]; /* serial of the newest tiny message in each place */
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct rr_verbs_resume) == 136 + 40, "it travels between ranks");
+
+enum rr_verbs_state {
+	RR_VERBS_COLD = 0,
+	RR_VERBS_WANTED = 1,
+	RR_VERBS_MADE = 2,
+	RR_VERBS_CONNECTED = 3,
+	RR_VERBS_UP = 4,
+	RR_VERBS_MENDING = 5, /* it was up, and is made anew */
+	RR_VERBS_SEVERED = 6
+};
 
 struct rr_verbs_queue {
 	struct rr_ibv_qp *qp;
@@ -138,6 +161,7 @@ struct rr_verbs_queue {
 	uint32_t sge_max;
 	uint32_t unsignalled;  /* requests since the last that reports its end */
 	uint32_t spent;        /* receives to be posted again */
+	uint32_t receives;     /* posted and not completed */
 	uint64_t posted, completed; /* send requests */
 };
 
@@ -150,6 +174,37 @@ struct rr_verbs_link {
 
 /* What reserve() decided, for commit(). */
 enum rr_way { RR_WAY_BESIDE, RR_WAY_PIECES, RR_WAY_STAGED };
+
+/* A transfer whose line is written and that the peer has not released: all that is needed to send it, and to send it again. */
+struct rr_verbs_kept {
+	enum rr_way way;
+	enum rr_mode mode;
+	bool on_device; /* the pieces lie in GPU memory */
+	uint32_t bytes;
+	uint32_t slot;       /* in lines */
+	uint32_t buffer;     /* WRITE: the peer's */
+	uint64_t coordinate; /* and the offset in it */
+	uint32_t piece_count;
+	struct iovec pieces[RR_PIECES_MAX];
+};
+
+enum rr_mend_phase { RR_MEND_DRAIN = 0, RR_MEND_PORT = 1, RR_MEND_OFFER = 2, RR_MEND_CONNECT = 3, RR_MEND_READY = 4 };
+
+struct rr_verbs_mend {
+	enum rr_mend_phase phase;
+	uint64_t rounds;   /* that are over */
+	uint64_t since_ns; /* the trouble's begin, later by what was waited for the peer; not renewed by a round after which nothing came */
+	bool attended;
+	uint64_t phase_ns; /* the phase's, or of its last try */
+	uint64_t received; /* completions of receives since it was last up */
+	bool by_flush;     /* all that is known of the cause is a flush */
+	bool theirs_known, connected, resumed_known;
+	rr_error cause;
+	struct rr_verbs_resume theirs;
+	uint64_t again;    /* serial of the next transfer to look at for sending again */
+	uint64_t missing;  /* bit serial % 64: to be sent again */
+	uint32_t opens_again; /* OPENs to be sent again: the newest so many */
+};
 
 struct rr_verbs_edge {
 	struct rr_verbs_link out, in;
@@ -174,6 +229,11 @@ struct rr_verbs_edge {
 	struct rr_ibv_comp_channel *channel;
 	struct rr_ibv_cq *cq;
 	struct rr_verbs_queue queues[RR_QPS_MAX];
+	uint32_t held; /* requests under way that name registered memory */
+	uint64_t events_seen; /* of the domain */
+	rr_verbs_options options; /* which ports and GIDs may serve */
+	uint64_t reconnect_ns; /* how long trouble may last; 0: it is an error at once */
+	struct rr_verbs_mend mend;
 	struct rr_verbs_parameters theirs;
 	bool theirs_known, parameters_sent, ready_sent, ready_known;
 	uint64_t peer_address;
@@ -199,6 +259,7 @@ struct rr_verbs_edge {
 	uint64_t sent_whole; /* transfers whose requests have ended, without a gap */
 	uint64_t serial_start;
 	uint64_t request_of[RR_RING_COUNT]; /* `posted` of its queue after each transfer */
+	struct rr_verbs_kept kept[RR_RING_COUNT];
 	uint64_t room_begin, room_end;       /* bytes of slots in use, counted since the beginning */
 	uint64_t room_after[RR_RING_COUNT];
 	uint64_t reserved_end;
@@ -222,6 +283,7 @@ struct rr_verbs_edge {
 	struct rr_ibv_qp *loop; /* for that READ; NULL: not needed so far */
 	uint64_t credits_given; /* released transfers that the peer knows of */
 	bool credit_due;
+	uint32_t opens_got;
 	uint64_t open_ops[RR_EDGE_OPENS]; /* of OPENs that are here whole: the next may be landing in a line meanwhile */
 	bool tiny_there[2];
 	uint32_t tiny_got[2];       /* serial, low 29 bits */
@@ -248,8 +310,16 @@ static inline void rr_verbs_moved(struct rr_verbs_edge *edge)
 /* verbs_receive.c: take up the peer's short message of this serial, if it is here whole. */
 bool rr_verbs_tiny_look(struct rr_verbs_edge *edge, uint32_t serial);
 
+/* The serial of the newest tiny message that is here in this place, in either form. */
+uint32_t rr_verbs_tiny_newest(struct rr_verbs_edge *edge, uint32_t which);
+
 /* verbs_setup.c */
 extern const struct rr_edge_ops rr_verbs_edge_ops;
+void rr_verbs_fill_parameters(const struct rr_verbs_edge *edge, enum rr_verbs_message kind, struct rr_verbs_parameters *out);
+/* A queue pair in INIT, with all its receives posted. */
+rr_status rr_verbs_make_queue(struct rr_verbs_edge *edge, uint32_t queue);
+/* To RTS, by what the peer said of its own. */
+rr_status rr_verbs_connect_queues(struct rr_verbs_edge *edge, const struct rr_verbs_parameters *theirs);
 /* Begin, or go on with, joining. RR_OK: the edge is up; RR_AGAIN: not yet. */
 rr_status rr_verbs_join(struct rr_verbs_edge *edge);
 rr_status rr_verbs_memory(struct rr_verbs_edge *edge);
@@ -270,6 +340,8 @@ bool rr_verbs_room(const struct rr_verbs_edge *edge, uint32_t queue, uint32_t re
 void rr_verbs_post_line(struct rr_verbs_edge *edge, uint32_t queue, uint64_t offset, uint32_t bytes, uint32_t imm,
 			struct rr_ibv_send_wr *before, bool held);
 rr_status rr_verbs_post_receives(struct rr_verbs_edge *edge, uint32_t queue, uint32_t count);
+/* The queue pairs are in error: take what they still report. True: nothing of theirs is under way. */
+bool rr_verbs_drained(struct rr_verbs_edge *edge);
 /* Take completions until there are none; arm where the driver may sleep. */
 rr_status rr_verbs_poll(struct rr_verbs_edge *edge);
 /*
@@ -280,7 +352,24 @@ rr_status rr_verbs_poll(struct rr_verbs_edge *edge);
 #define RR_LINGER_SEVER_NS (250 * RR_NS_PER_MS) /* the caller has an error to raise */
 void rr_verbs_linger(struct rr_verbs_edge *edge, uint64_t limit_ns);
 
+/* verbs_mend.c */
+/*
+ * This thread's error befell the edge, which is up. True: it is mended from now on. False: it is not mendable, or too much time went
+ * on the same trouble, or the settings say not to: the caller loses the edge.
+ */
+bool rr_verbs_trouble(struct rr_verbs_edge *edge, bool mendable);
+/* Go on with mending. RR_AGAIN, RR_OK: it is up, or the failure. */
+rr_status rr_verbs_mend(struct rr_verbs_edge *edge);
+/* Whether a waiting rank looks at it, and mends it, also when no operation of this rank uses it: the peer may lack what was sent before. */
+void rr_verbs_attend(struct rr_verbs_edge *edge, bool on);
+/* What the peer says of it. */
+void rr_verbs_mend_message(struct rr_verbs_edge *edge, const struct rr_verbs_resume *message);
+/* Send again what the peer lacks, as far as there is room. True: all is sent. */
+bool rr_verbs_send_again(struct rr_verbs_edge *edge);
+
 /* verbs_send.c */
+/* The requests of a transfer whose line is written. False: memory without a key, the edge is lost. */
+bool rr_verbs_post_transfer(struct rr_verbs_edge *edge, uint64_t serial);
 rr_status rr_verbs_open_post(struct rr_link *out, const struct rr_open *open, const struct rr_descriptor *descriptor);
 rr_status rr_verbs_reserve(struct rr_link *out, const struct rr_transfer *transfer, void **place);
 void rr_verbs_commit(struct rr_link *out, const struct rr_transfer *transfer);
@@ -289,6 +378,8 @@ rr_status rr_verbs_tiny_post(struct rr_link *out, uint64_t tag, const void *payl
 /* What waited for the edge to be up, or for room: tiny messages, credits. */
 void rr_verbs_send_waiting(struct rr_verbs_edge *edge);
 void rr_verbs_take_credit(struct rr_verbs_edge *edge, uint32_t low);
+/* The line of OPEN `number`, which is written. */
+void rr_verbs_post_open(struct rr_verbs_edge *edge, uint32_t number);
 
 /* verbs_receive.c */
 void rr_verbs_arrived(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc);

@@ -27,7 +27,7 @@ bool rr_verbs_room(const struct rr_verbs_edge *edge, uint32_t queue, uint32_t re
 /* Whether an event of the device is the cause of a call's failure: it is this thread's record then. */
 static bool device_tells(struct rr_verbs_edge *edge)
 {
-	return rr_domain_look(edge->domain, edge->rail.port, edge, true) < 0;
+	return rr_domain_look(edge->domain, edge->rail.port, edge, true, &edge->events_seen, NULL) < 0;
 }
 
 static void post_failed(struct rr_verbs_edge *edge, const struct rr_verbs_queue *queue, const char *call, int result)
@@ -67,6 +67,7 @@ void rr_verbs_post_line(struct rr_verbs_edge *edge, uint32_t queue, uint64_t off
 	}
 	on->unsignalled = signalled ? 0 : on->unsignalled + requests;
 	edge->domain->under_way += held;
+	edge->held += held;
 }
 
 rr_status rr_verbs_post_receives(struct rr_verbs_edge *edge, uint32_t queue, uint32_t count)
@@ -85,6 +86,7 @@ rr_status rr_verbs_post_receives(struct rr_verbs_edge *edge, uint32_t queue, uin
 			post_failed(edge, on, "posting a receive", result);
 			return rr_error_set(&edge->failure);
 		}
+		on->receives += batch;
 		count -= batch;
 	}
 	return RR_OK;
@@ -101,15 +103,18 @@ static void completion_failed(struct rr_verbs_edge *edge, const struct rr_ibv_wc
 	struct rr_verbs_where where = {.peer = edge->peer, .device = edge->rail.device, .port = edge->rail.port,
 				       .pair = &edge->pair, .our_number = on->qp->qp_num, .their_number = on->peer_number};
 
-	if (edge->failed && (flush || !edge->failed_by_flush))
+	if (edge->state == RR_VERBS_MENDING ? flush || !edge->mend.by_flush : edge->failed && (flush || !edge->failed_by_flush))
 		return;
 	where.state = edge->verbs->query_qp(on->qp, &attributes, RR_IBV_QP_STATE, &made_with) == 0 ? attributes.qp_state : -1;
 	rr_verbs_fail(&where, wc, wc->wr_id & WR_RECEIVE ? "receiving from" : "writing to");
+	if (rr_verbs_trouble(edge, rr_verbs_wc_mendable(wc->status))) {
+		edge->mend.by_flush = flush;
+		return;
+	}
 	edge->failed = false; /* a flush makes way */
 	rr_verbs_lose(edge);
 	edge->failed_by_flush = flush;
 	edge->failed_of_peer = rr_verbs_wc_of_peer(wc->status);
-	rr_domain_look(edge->domain, edge->rail.port, edge, true); /* the device may know more: rr_verbs_health() tells */
 }
 
 static void flush_failed(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc)
@@ -133,14 +138,19 @@ static void completed(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc)
 			rr_verbs_gdr_flushed(edge);
 		return;
 	}
-	if (wc->wr_id & WR_HELD && edge->domain->under_way)
+	if (wc->wr_id & WR_HELD && edge->held) {
+		edge->held--;
 		edge->domain->under_way--;
+	}
+	if (wc->wr_id & WR_RECEIVE)
+		edge->queues[queue].receives--;
 	if (wc->status != RR_IBV_WC_SUCCESS) {
 		completion_failed(edge, wc);
 		return;
 	}
 	if (wc->wr_id & WR_RECEIVE) {
 		edge->queues[queue].spent++;
+		edge->mend.received++;
 		rr_verbs_arrived(edge, wc);
 	} else {
 		edge->queues[queue].completed = wc->wr_id & WR_COUNT_MASK;
@@ -174,10 +184,21 @@ static rr_status poll_once(struct rr_verbs_edge *edge)
 	for (uint32_t q = 0; count && q < edge->settings.qps; q++) {
 		uint32_t spent = edge->queues[q].spent;
 		edge->queues[q].spent = 0;
-		if (spent && !edge->failed)
+		if (spent && !edge->failed && edge->state == RR_VERBS_UP)
 			rr_verbs_post_receives(edge, q, spent);
 	}
 	return count ? RR_OK : RR_AGAIN;
+}
+
+bool rr_verbs_drained(struct rr_verbs_edge *edge)
+{
+	uint32_t left = edge->held;
+
+	while (poll_once(edge) == RR_OK)
+		;
+	for (uint32_t q = 0; q < edge->settings.qps; q++)
+		left += edge->queues[q].receives;
+	return left == 0;
 }
 
 /* Events are read only here: each look is a system call. */
@@ -257,14 +278,15 @@ void rr_verbs_linger(struct rr_verbs_edge *edge, uint64_t limit_ns)
 	const struct timespec nap = {.tv_nsec = LINGER_NAP_NS};
 	uint64_t until = rr_now_ns() + limit_ns;
 
-	if (edge->state != RR_VERBS_UP)
+	if (edge->state != RR_VERBS_UP && edge->state != RR_VERBS_MENDING)
 		return;
-	while (!edge->failed && !all_ended(edge) && rr_now_ns() < until) {
+	while (!edge->failed && (edge->state == RR_VERBS_MENDING || !all_ended(edge)) && rr_now_ns() < until) {
 		rr_far_look(edge->far);
 		if (rr_observe32(&peer->state) != RR_PAGE_RUNNING || rr_far_state(edge->far, edge->peer) != RR_EDGE_UP)
 			return; /* it waits for nothing from here */
-		if (rr_verbs_poll(edge) < 0)
+		if ((edge->state == RR_VERBS_MENDING ? rr_verbs_mend(edge) : rr_verbs_poll(edge)) < 0)
 			return;
+		rr_verbs_send_waiting(edge);
 		nanosleep(&nap, NULL);
 	}
 }

@@ -23,6 +23,7 @@ static void open_arrived(struct rr_verbs_edge *edge, uint32_t number, uint32_t i
 		broken(edge, "an OPEN of another size", imm, bytes);
 		return;
 	}
+	edge->opens_got = number + 1;
 	edge->open_ops[at] = rr_own64(&open->op);
 	memcpy(&descriptor, open + 1, sizeof(descriptor));
 	rr_far_told(edge->far, edge->peer, rr_own64(&open->op), &descriptor);
@@ -147,7 +148,7 @@ bool rr_verbs_tiny_look(struct rr_verbs_edge *edge, uint32_t serial)
 	uint32_t which = serial & 1;
 	struct rr_tiny_short *found = &edge->tiny_found[which];
 
-	if (edge->state != RR_VERBS_UP)
+	if (edge->state != RR_VERBS_UP && edge->state != RR_VERBS_MENDING)
 		return false;
 	if (found->tag >> 32 == serial && found->check)
 		return true;
@@ -161,6 +162,17 @@ bool rr_verbs_tiny_look(struct rr_verbs_edge *edge, uint32_t serial)
 		return false;
 	memcpy(found, words, sizeof(*found));
 	return found->bytes <= RR_EDGE_SHORT_BYTES;
+}
+
+uint32_t rr_verbs_tiny_newest(struct rr_verbs_edge *edge, uint32_t which)
+{
+	const _Atomic uint64_t *line = (_Atomic uint64_t *)(edge->inbound + edge->tinies_at + which * RR_EDGE_TINY_BYTES);
+	uint32_t here = (uint32_t)(rr_observe64(line) >> 32);
+	uint32_t got = edge->tiny_there[which] ? edge->tiny_got[which] : 0;
+
+	if (here && here % 2 == which && ((here - got) & RR_IMM_MASK) < RR_IMM_MASK / 2 && rr_verbs_tiny_look(edge, here))
+		got = here;
+	return got & RR_IMM_MASK;
 }
 
 /* The peer may have fallen asleep before ours came. */

@@ -31,6 +31,12 @@ static rr_status translate(struct rr_verbs_edge *edge, const struct rr_open *our
 	return RR_OK;
 }
 
+void rr_verbs_post_open(struct rr_verbs_edge *edge, uint32_t number)
+{
+	rr_verbs_post_line(edge, 0, edge->opens_at + number % RR_EDGE_OPENS * RR_EDGE_OPEN_BYTES, RR_EDGE_OPEN_USED,
+			   RR_IMM_OPEN << RR_IMM_BITS | (number & RR_IMM_MASK), NULL, false);
+}
+
 rr_status rr_verbs_open_post(struct rr_link *link, const struct rr_open *open, const struct rr_descriptor *descriptor)
 {
 	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
@@ -38,7 +44,7 @@ rr_status rr_verbs_open_post(struct rr_link *link, const struct rr_open *open, c
 
 	if (status != RR_OK)
 		return status;
-	if (!rr_verbs_room(edge, 0, 1))
+	if (!rr_verbs_send_again(edge) || !rr_verbs_room(edge, 0, 1))
 		return RR_AGAIN;
 	uint32_t number = edge->opens_sent;
 	uint64_t offset = edge->opens_at + number % RR_EDGE_OPENS * RR_EDGE_OPEN_BYTES;
@@ -53,7 +59,7 @@ rr_status rr_verbs_open_post(struct rr_link *link, const struct rr_open *open, c
 	told->descriptor = open->descriptor;
 	memcpy(told + 1, descriptor, sizeof(*descriptor));
 	edge->opens_sent++;
-	rr_verbs_post_line(edge, 0, offset, RR_EDGE_OPEN_USED, RR_IMM_OPEN << RR_IMM_BITS | (number & RR_IMM_MASK), NULL, false);
+	rr_verbs_post_open(edge, number);
 	rr_verbs_moved(edge);
 	return RR_OK;
 }
@@ -118,8 +124,11 @@ rr_status rr_verbs_reserve(struct rr_link *link, const struct rr_transfer *trans
 	bool from_pieces;
 
 	*place = NULL;
-	if (edge->failed || edge->state != RR_VERBS_UP)
-		return rr_verbs_health(edge) < 0 ? rr_error_set(&edge->failure) : RR_AGAIN;
+	rr_status status = rr_verbs_join(edge); /* a message has no OPEN that brings the edge up */
+	if (status != RR_OK)
+		return status;
+	if (!rr_verbs_send_again(edge))
+		return RR_AGAIN;
 	if (transfer->bytes > edge->slot_bytes)
 		return rr_fail(RR_ERR_PROTOCOL, "a slice of %u bytes for slots of %llu", transfer->bytes,
 			       (unsigned long long)edge->slot_bytes);
@@ -134,7 +143,7 @@ rr_status rr_verbs_reserve(struct rr_link *link, const struct rr_transfer *trans
 		*place = rr_verbs_line(edge->outbound, edge->serial) + 1;
 		return RR_OK;
 	}
-	rr_status status = can_send_pieces(edge, transfer, &from_pieces);
+	status = can_send_pieces(edge, transfer, &from_pieces);
 	if (status < 0)
 		return status;
 	edge->way = from_pieces ? RR_WAY_PIECES : RR_WAY_STAGED;
@@ -146,19 +155,22 @@ rr_status rr_verbs_reserve(struct rr_link *link, const struct rr_transfer *trans
 	return RR_OK;
 }
 
-/* Scatter-gather list of a payload. False: memory without a key, which reserve() ruled out. */
-static bool fill_pieces(struct rr_verbs_edge *edge, const struct rr_transfer *transfer, bool in_request,
-			struct rr_ibv_sge *sges)
+static struct rr_verbs_kept *kept_of(struct rr_verbs_edge *edge, uint64_t serial)
 {
-	for (uint32_t i = 0; i < transfer->piece_count; i++) {
-		const struct rr_registration *registration = NULL;
+	return &edge->kept[serial % RR_RING_COUNT];
+}
 
-		sges[i] = (struct rr_ibv_sge){.addr = (uint64_t)(uintptr_t)transfer->pieces[i].iov_base,
-					      .length = (uint32_t)transfer->pieces[i].iov_len};
+/* Scatter-gather list of a payload. False: memory without a key, which reserve() ruled out. */
+static bool fill_pieces(struct rr_verbs_edge *edge, const struct rr_verbs_kept *kept, bool in_request, struct rr_ibv_sge *sges)
+{
+	for (uint32_t i = 0; i < kept->piece_count; i++) {
+		const struct rr_registration *registration = NULL;
+		const struct iovec *piece = &kept->pieces[i];
+
+		sges[i] = (struct rr_ibv_sge){.addr = (uint64_t)(uintptr_t)piece->iov_base, .length = (uint32_t)piece->iov_len};
 		if (in_request)
 			continue;
-		if (rr_domain_find(edge->domain, transfer->pieces[i].iov_base, transfer->pieces[i].iov_len, &registration) < 0 ||
-		    !registration)
+		if (rr_domain_find(edge->domain, piece->iov_base, piece->iov_len, &registration) < 0 || !registration)
 			return false;
 		sges[i].lkey = registration->mr->lkey;
 	}
@@ -166,31 +178,51 @@ static bool fill_pieces(struct rr_verbs_edge *edge, const struct rr_transfer *tr
 }
 
 /* The payload's own request, to go before the line. held: the device reads our caller's memory after this call. */
-static bool fill_payload(struct rr_verbs_edge *edge, const struct rr_transfer *transfer, struct rr_ibv_send_wr *wr,
-			 struct rr_ibv_sge *sges, bool *held)
+static bool fill_payload(struct rr_verbs_edge *edge, const struct rr_verbs_kept *kept, uint32_t inline_bytes,
+			 struct rr_ibv_send_wr *wr, struct rr_ibv_sge *sges, bool *held)
 {
-	uint64_t slot = edge->slots_at + (uint64_t)edge->reserved_slot * RR_CACHE_LINE;
-	const struct rr_verbs_queue *queue = &edge->queues[edge->serial % edge->settings.qps];
+	uint64_t slot = edge->slots_at + (uint64_t)kept->slot * RR_CACHE_LINE;
 	/* What is staged lies in host memory, whatever it was before. */
-	bool in_request = edge->way == RR_WAY_STAGED ? transfer->bytes <= queue->inline_bytes : inlined(queue, transfer);
+	bool in_request = kept->bytes <= inline_bytes && (kept->way == RR_WAY_STAGED || !kept->on_device);
 
 	*wr = (struct rr_ibv_send_wr){.sg_list = sges, .num_sge = 1, .opcode = RR_IBV_WR_RDMA_WRITE,
 				      .send_flags = in_request ? RR_IBV_SEND_INLINE : 0};
-	if (transfer->mode == RR_MODE_WRITE) {
-		wr->wr.rdma.remote_addr = edge->places[transfer->buffer].base + transfer->coordinate;
-		wr->wr.rdma.rkey = edge->places[transfer->buffer].region;
+	if (kept->mode == RR_MODE_WRITE) {
+		wr->wr.rdma.remote_addr = edge->places[kept->buffer].base + kept->coordinate;
+		wr->wr.rdma.rkey = edge->places[kept->buffer].region;
 	} else {
 		wr->wr.rdma.remote_addr = edge->peer_address + slot;
 		wr->wr.rdma.rkey = edge->peer_key;
 	}
-	if (edge->way == RR_WAY_STAGED) {
-		sges[0] = (struct rr_ibv_sge){.addr = (uint64_t)(uintptr_t)(edge->outbound + slot), .length = transfer->bytes,
+	if (kept->way == RR_WAY_STAGED) {
+		sges[0] = (struct rr_ibv_sge){.addr = (uint64_t)(uintptr_t)(edge->outbound + slot), .length = kept->bytes,
 					      .lkey = edge->outbound_mr->lkey};
 		return true;
 	}
-	wr->num_sge = (int)transfer->piece_count;
+	wr->num_sge = (int)kept->piece_count;
 	*held = !in_request;
-	return fill_pieces(edge, transfer, in_request, sges);
+	return fill_pieces(edge, kept, in_request, sges);
+}
+
+bool rr_verbs_post_transfer(struct rr_verbs_edge *edge, uint64_t serial)
+{
+	const struct rr_verbs_kept *kept = kept_of(edge, serial);
+	struct rr_data *line = rr_verbs_line(edge->outbound, serial);
+	uint32_t queue = (uint32_t)(serial % edge->settings.qps);
+	bool beside = kept->way == RR_WAY_BESIDE, held = false;
+	struct rr_ibv_sge sges[RR_PIECES_MAX];
+	struct rr_ibv_send_wr payload;
+
+	if (!beside && !fill_payload(edge, kept, edge->queues[queue].inline_bytes, &payload, sges, &held)) {
+		rr_fail(RR_ERR_ARGUMENT, "registered memory was freed while an operation uses it");
+		rr_verbs_lose(edge);
+		return false;
+	}
+	rr_verbs_post_line(edge, queue, (uint64_t)((uint8_t *)line - edge->outbound),
+			   (uint32_t)sizeof(*line) + (beside ? kept->bytes : 0),
+			   RR_IMM_DATA << RR_IMM_BITS | (uint32_t)(serial & RR_IMM_MASK), beside ? NULL : &payload, held);
+	edge->request_of[serial % RR_RING_COUNT] = held ? edge->queues[queue].posted : 0;
+	return true;
 }
 
 /* Half of what there is in use, or too little left for the largest slice wherever it may begin. */
@@ -206,18 +238,19 @@ void rr_verbs_commit(struct rr_link *link, const struct rr_transfer *transfer)
 {
 	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
 	struct rr_data *line = rr_verbs_line(edge->outbound, edge->serial);
-	uint32_t queue = (uint32_t)(edge->serial % edge->settings.qps);
-	struct rr_ibv_send_wr payload;
-	struct rr_ibv_sge sges[RR_PIECES_MAX];
-	bool beside = edge->way == RR_WAY_BESIDE, held = false;
+	struct rr_verbs_kept *kept = kept_of(edge, edge->serial);
 
 	if (edge->failed)
 		return;
-	if (!beside && !fill_payload(edge, transfer, &payload, sges, &held)) {
-		rr_fail(RR_ERR_ARGUMENT, "registered memory was freed while an operation uses it");
-		rr_verbs_lose(edge);
-		return;
-	}
+	kept->way = edge->way;
+	kept->mode = transfer->mode;
+	kept->bytes = transfer->bytes;
+	kept->on_device = transfer->on_device;
+	kept->slot = edge->reserved_slot;
+	kept->buffer = (uint32_t)transfer->buffer;
+	kept->coordinate = transfer->coordinate;
+	kept->piece_count = edge->way == RR_WAY_PIECES ? transfer->piece_count : 0;
+	memcpy(kept->pieces, transfer->pieces, kept->piece_count * sizeof(kept->pieces[0]));
 	edge->room_end = edge->reserved_end;
 	edge->room_after[edge->serial % RR_RING_COUNT] = edge->room_end;
 	edge->serial++;
@@ -231,13 +264,11 @@ void rr_verbs_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->coordinate = transfer->row_bytes ? transfer->row_bytes : transfer->coordinate;
 	line->crc = transfer->crc;
 	memset(line->reserved, 0, sizeof(line->reserved));
-	line->reserved[0] = (uint8_t)((beside ? RR_DATA_BESIDE : 0) | (runs_low(edge) ? RR_DATA_WANTED : 0));
+	line->reserved[0] = (uint8_t)((kept->way == RR_WAY_BESIDE ? RR_DATA_BESIDE : 0) | (runs_low(edge) ? RR_DATA_WANTED : 0));
 	rr_note64(&line->serial, edge->serial);
-	rr_verbs_post_line(edge, queue, (uint64_t)((uint8_t *)line - edge->outbound),
-			   (uint32_t)sizeof(*line) + (beside ? transfer->bytes : 0),
-			   RR_IMM_DATA << RR_IMM_BITS | (uint32_t)((edge->serial - 1) & RR_IMM_MASK), beside ? NULL : &payload, held);
-	edge->request_of[(edge->serial - 1) % RR_RING_COUNT] = held ? edge->queues[queue].posted : 0;
-	link->held = link->held || held;
+	if (!rr_verbs_post_transfer(edge, edge->serial - 1))
+		return;
+	link->held = link->held || edge->request_of[(edge->serial - 1) % RR_RING_COUNT];
 	link->sent++;
 	link->bytes += transfer->bytes;
 	link->dirty = true;
@@ -336,7 +367,7 @@ static void send_tiny(struct rr_verbs_edge *edge, uint32_t which)
 
 void rr_verbs_send_waiting(struct rr_verbs_edge *edge)
 {
-	if (edge->state != RR_VERBS_UP || edge->failed)
+	if (edge->state != RR_VERBS_UP || edge->failed || !rr_verbs_send_again(edge))
 		return;
 	if (edge->tiny_pending == 3) { /* both before the edge was up: the older first */
 		uint32_t older = (int32_t)(edge->tiny_serials[1] - edge->tiny_serials[0]) > 0 ? 0 : 1;

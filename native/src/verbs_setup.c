@@ -6,7 +6,8 @@
  *                            with all receives posted;
  *                            parameters sent
  *
- * Nothing is sent on a queue pair before the peer's READY: then its receives are posted and it is in RTR.
+ * Nothing is sent on a queue pair before the peer's READY: then its receives are posted and it is in RTR. From UP an edge may go
+ * to MENDING and back: verbs_mend.c.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -40,6 +41,7 @@ void rr_verbs_lose(struct rr_verbs_edge *edge)
 
 	if (edge->failed)
 		return;
+	rr_verbs_attend(edge, false);
 	edge->failed = true;
 	edge->failed_ns = rr_now_ns();
 	edge->failed_of_peer = false;
@@ -64,10 +66,18 @@ void rr_verbs_look(struct rr_verbs_edge *edge)
 		return;
 	if (!edge->armed && !edge->failed && ++edge->passes % PASSES_A_LOOK)
 		return;
-	if (rr_domain_look(edge->domain, edge->rail.port, edge, false) < 0) {
-		edge->failed = false; /* the device's own event is the better cause */
-		rr_verbs_lose(edge);
+	bool mendable = false;
+	if (rr_domain_look(edge->domain, edge->rail.port, edge, false, &edge->events_seen, &mendable) == RR_OK)
+		return;
+	if (edge->state == RR_VERBS_MENDING && mendable) { /* the device's own event is the better cause */
+		if (edge->mend.by_flush)
+			edge->mend.cause = *rr_error_here();
+		return;
 	}
+	if (rr_verbs_trouble(edge, mendable))
+		return;
+	edge->failed = false;
+	rr_verbs_lose(edge);
 }
 
 rr_status rr_verbs_waiting(struct rr_verbs_edge *edge)
@@ -166,7 +176,7 @@ static rr_status make_completions(struct rr_verbs_edge *edge)
 	return rr_far_sleep_on(edge->far, edge->channel->fd);
 }
 
-static rr_status make_queue(struct rr_verbs_edge *edge, uint32_t q)
+rr_status rr_verbs_make_queue(struct rr_verbs_edge *edge, uint32_t q)
 {
 	struct rr_verbs_queue *queue = &edge->queues[q];
 	struct rr_ibv_qp_init_attr made;
@@ -209,15 +219,17 @@ static rr_status make(struct rr_verbs_edge *edge)
 		status = make_memory_regions(edge);
 	}
 	if (status == RR_OK)
+		edge->events_seen = edge->domain->event_count; /* older ones are others' */
+	if (status == RR_OK)
 		status = make_completions(edge);
 	for (uint32_t q = 0; status == RR_OK && q < edge->settings.qps; q++)
-		status = make_queue(edge, q);
+		status = rr_verbs_make_queue(edge, q);
 	return status; /* what was made goes with the edge */
 }
 
 /* ---- messages ---- */
 
-static void fill_parameters(const struct rr_verbs_edge *edge, enum rr_verbs_message kind, struct rr_verbs_parameters *out)
+void rr_verbs_fill_parameters(const struct rr_verbs_edge *edge, enum rr_verbs_message kind, struct rr_verbs_parameters *out)
 {
 	memset(out, 0, sizeof(*out));
 	out->magic = RR_VERBS_MAGIC;
@@ -252,7 +264,7 @@ static rr_status check_parameters(const struct rr_verbs_edge *edge, const struct
 	    theirs->serial != (uint32_t)edge->serial_start)
 		return rr_fail(RR_ERR_PROTOCOL, "rank %d lays out its link in another way: is another version at the other end?",
 			       edge->peer);
-	if (memcmp(theirs->gid, edge->pair.their_gid.gid, sizeof(theirs->gid)) != 0)
+	if (theirs->kind == RR_VERBS_PARAMETERS && memcmp(theirs->gid, edge->pair.their_gid.gid, sizeof(theirs->gid)) != 0)
 		return rr_fail(RR_ERR_SETUP, "rank %d uses another GID than it told at the beginning: did its addresses change?",
 			       edge->peer);
 	for (uint32_t q = 0; q < theirs->qps; q++)
@@ -262,20 +274,22 @@ static rr_status check_parameters(const struct rr_verbs_edge *edge, const struct
 	return RR_OK;
 }
 
-static rr_status connect_queues(struct rr_verbs_edge *edge)
+rr_status rr_verbs_connect_queues(struct rr_verbs_edge *edge, const struct rr_verbs_parameters *theirs)
 {
-	rr_status status = check_parameters(edge, &edge->theirs);
+	rr_status status = check_parameters(edge, theirs);
 
+	memcpy(edge->pair.their_gid.gid, theirs->gid, sizeof(theirs->gid));
+	edge->pair.their_lid = theirs->lid;
 	for (uint32_t q = 0; status == RR_OK && q < edge->settings.qps; q++) {
 		struct rr_verbs_queue *queue = &edge->queues[q];
-		queue->peer_number = edge->theirs.numbers[q];
+		queue->peer_number = theirs->numbers[q];
 		status = rr_qp_rtr(edge->verbs, queue->qp, edge->rail.port, &edge->settings, &edge->pair, queue->peer_number,
-				   edge->theirs.psns[q], edge->what);
+				   theirs->psns[q], edge->what);
 		if (status == RR_OK)
 			status = rr_qp_rts(edge->verbs, queue->qp, &edge->settings, queue->psn, edge->what);
 	}
-	edge->peer_address = edge->theirs.address;
-	edge->peer_key = edge->theirs.key;
+	edge->peer_address = theirs->address;
+	edge->peer_key = theirs->key;
 	return status;
 }
 
@@ -286,7 +300,7 @@ static rr_status send_message(struct rr_verbs_edge *edge, enum rr_verbs_message 
 
 	if (*sent)
 		return RR_OK;
-	fill_parameters(edge, kind, &message);
+	rr_verbs_fill_parameters(edge, kind, &message);
 	status = rr_far_send(edge->far, edge->peer, edge->channel_number, &message, sizeof(message));
 	*sent = status == RR_OK;
 	return status;
@@ -305,14 +319,16 @@ static rr_status advance(struct rr_verbs_edge *edge)
 	if (status == RR_OK)
 		status = send_message(edge, RR_VERBS_PARAMETERS, &edge->parameters_sent);
 	if (status == RR_OK && edge->state == RR_VERBS_MADE && edge->theirs_known) {
-		status = connect_queues(edge);
+		status = rr_verbs_connect_queues(edge, &edge->theirs);
 		if (status == RR_OK)
 			edge->state = RR_VERBS_CONNECTED;
 	}
 	if (status == RR_OK && edge->state == RR_VERBS_CONNECTED)
 		status = send_message(edge, RR_VERBS_READY, &edge->ready_sent);
-	if (status == RR_OK && edge->state == RR_VERBS_CONNECTED && edge->ready_sent && edge->ready_known)
+	if (status == RR_OK && edge->state == RR_VERBS_CONNECTED && edge->ready_sent && edge->ready_known) {
 		edge->state = RR_VERBS_UP;
+		rr_verbs_attend(edge, edge->reconnect_ns > 0);
+	}
 	if (status < 0)
 		rr_verbs_lose(edge);
 	else if (edge->state == RR_VERBS_UP)
@@ -335,7 +351,15 @@ static void edge_message(void *user, const void *body, uint32_t bytes)
 	struct rr_verbs_edge *edge = user;
 	struct rr_verbs_parameters message;
 
-	if (edge->failed || edge->state >= RR_VERBS_UP)
+	if (edge->failed || edge->state == RR_VERBS_SEVERED)
+		return;
+	if (bytes == sizeof(struct rr_verbs_resume) && edge->state >= RR_VERBS_CONNECTED) {
+		struct rr_verbs_resume resume;
+		memcpy(&resume, body, sizeof(resume));
+		rr_verbs_mend_message(edge, &resume);
+		return;
+	}
+	if (edge->state >= RR_VERBS_UP)
 		return;
 	if (bytes != sizeof(message)) {
 		rr_fail(RR_ERR_PROTOCOL, "rank %d sent %u bytes to set up a link: expected are %zu", edge->peer, bytes,
@@ -359,7 +383,22 @@ static void edge_message(void *user, const void *body, uint32_t bytes)
 		advance(edge);
 }
 
-const struct rr_edge_ops rr_verbs_edge_ops = {.up = edge_up, .message = edge_message};
+static void edge_attend(void *user)
+{
+	struct rr_verbs_edge *edge = user;
+
+	if (edge->failed)
+		return; /* told by the next call that has a status */
+	if (edge->state == RR_VERBS_MENDING)
+		rr_verbs_mend(edge);
+	if (edge->state != RR_VERBS_UP)
+		return;
+	rr_verbs_look(edge);
+	if (edge->state == RR_VERBS_UP && !edge->failed && rr_verbs_poll(edge) == RR_OK)
+		rr_verbs_send_waiting(edge);
+}
+
+const struct rr_edge_ops rr_verbs_edge_ops = {.up = edge_up, .message = edge_message, .attend = edge_attend};
 
 rr_status rr_verbs_join(struct rr_verbs_edge *edge)
 {
@@ -371,6 +410,8 @@ rr_status rr_verbs_join(struct rr_verbs_edge *edge)
 		return RR_OK;
 	if (edge->state == RR_VERBS_SEVERED)
 		return rr_fail(RR_ERR_LINK, "the edge %s was severed after an error", edge->what);
+	if (edge->state == RR_VERBS_MENDING)
+		return RR_AGAIN;
 	if (edge->state == RR_VERBS_COLD)
 		edge->state = RR_VERBS_WANTED;
 	if (rr_far_state(edge->far, edge->peer) == RR_EDGE_UP)
@@ -417,8 +458,9 @@ static void drain_events(struct rr_verbs_edge *edge)
 /* In the reverse order; one that fails leaves the others to go. */
 void rr_verbs_destroy(struct rr_verbs_edge *edge)
 {
+	rr_verbs_attend(edge, false);
 	if (edge->domain)
-		rr_domain_look(edge->domain, edge->rail.port, edge, true); /* events name queues that go now */
+		rr_domain_look(edge->domain, edge->rail.port, edge, true, &edge->events_seen, NULL); /* events name queues that go now */
 	for (uint32_t q = 0; q < edge->settings.qps; q++)
 		if (edge->queues[q].qp)
 			edge->verbs->destroy_qp(edge->queues[q].qp);

@@ -64,6 +64,12 @@ bool rr_verbs_wc_of_peer(int status)
 	       status == RR_IBV_WC_RETRY_EXC_ERR || status == RR_IBV_WC_WR_FLUSH_ERR;
 }
 
+bool rr_verbs_wc_mendable(int status)
+{
+	return status == RR_IBV_WC_RETRY_EXC_ERR || status == RR_IBV_WC_WR_FLUSH_ERR || status == RR_IBV_WC_RESP_TIMEOUT_ERR ||
+	       status == RR_IBV_WC_GENERAL_ERR;
+}
+
 rr_status rr_verbs_fail(const struct rr_verbs_where *where, const struct rr_ibv_wc *wc, const char *doing)
 {
 	const struct words *words = find_words(wc->status);

@@ -19,6 +19,8 @@ rr_status rr_verbs_fail(const struct rr_verbs_where *where, const struct rr_ibv_
 /* An event of device, port, queue pair or completion queue. RR_OK: it is no error. */
 rr_status rr_verbs_event(const char *device, const struct rr_ibv_async_event *event);
 const char *rr_verbs_wc_name(int status);
+/* May new queue pairs help? Not after requests that a device or a registration refused. */
+bool rr_verbs_wc_mendable(int status);
 /* Might the peer's end alone have caused it? Its own record tells more then, if it comes. */
 bool rr_verbs_wc_of_peer(int status);
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verbs.simulated import Verbs, run_verbs
+from verbs import simulated
+from verbs.simulated import Verbs
 
 # Rounds of all sizes until something goes wrong, then close.
 ROUNDS = """
@@ -24,6 +25,13 @@ def work():
             time.sleep(float(os.environ.get("NAP", "0")))
 said_error(work)
 """
+
+
+NOT_MENDED = {"RDMARING_VERBS_RECONNECT_S": "0"}  # what mends is in test_mend
+
+
+def run_verbs(world: int, source: str, tmp_path: Path, spec: str = "", env: dict[str, str] | None = None) -> Verbs:
+    return simulated.run_verbs(world, source, tmp_path, spec, env={**NOT_MENDED, **(env or {})})
 
 
 def errors(done: Verbs, world: int = 2) -> list[dict[str, Any]]:

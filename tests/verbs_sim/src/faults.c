@@ -13,6 +13,7 @@
 const char *const sim_action_names[SIM_ACTION_COUNT] = {
 	[SIM_PORT_DOWN] = "port_down", [SIM_PORT_UP] = "port_up", [SIM_QP_FATAL] = "qp_fatal",
 	[SIM_DEVICE_FATAL] = "device_fatal", [SIM_FLUSH] = "flush", [SIM_DROP_LINK] = "drop_link",
+	[SIM_MOVE_GIDS] = "move_gids",
 };
 
 static const char *violations[VIOLATIONS_MAX];
@@ -98,17 +99,30 @@ static bool concerns(const struct sim_context *context)
 	return sim.config.fault_device < 0 || (unsigned)sim.config.fault_device == context->device->index;
 }
 
+/* As when an interface's address is taken away and given again: every row is one further, and row 0 is empty. */
+static void move_gids(const struct sim_device *device)
+{
+	struct sim_gid *rows = sim.config.gids[device->index];
+	unsigned *count = &sim.config.gid_count[device->index];
+
+	if (*count == SIM_GIDS_MAX)
+		return;
+	memmove(&rows[1], &rows[0], *count * sizeof(rows[0]));
+	rows[0] = (struct sim_gid){ .type = SIM_GID_NONE };
+	++*count;
+}
+
 static void act_on_device(enum sim_action action, struct sim_context *context)
 {
 	struct ibv_context *base = &context->verbs.context;
 
 	switch (action) {
 	case SIM_PORT_DOWN:
-		context->port_state = IBV_PORT_DOWN;
+		sim.config.port_state[context->device->index] = context->port_state = IBV_PORT_DOWN;
 		sim_async(base, IBV_EVENT_PORT_ERR, NULL);
 		break;
 	case SIM_PORT_UP:
-		context->port_state = IBV_PORT_ACTIVE;
+		sim.config.port_state[context->device->index] = context->port_state = IBV_PORT_ACTIVE;
 		context->link_dropped = false;
 		sim_async(base, IBV_EVENT_PORT_ACTIVE, NULL);
 		break;
@@ -118,6 +132,11 @@ static void act_on_device(enum sim_action action, struct sim_context *context)
 	case SIM_DEVICE_FATAL:
 		context->fatal = true;
 		sim_async(base, IBV_EVENT_DEVICE_FATAL, NULL);
+		break;
+	case SIM_MOVE_GIDS:
+		if (!context->next || context->next->device != context->device) /* once a device */
+			move_gids(context->device);
+		sim_async(base, IBV_EVENT_GID_CHANGE, NULL);
 		break;
 	case SIM_QP_FATAL:
 	case SIM_FLUSH:
@@ -140,6 +159,7 @@ static void act_on_qp(enum sim_action action, struct sim_qp *qp)
 	case SIM_QP_FATAL:
 	case SIM_DEVICE_FATAL:
 	case SIM_FLUSH:
+	case SIM_MOVE_GIDS:
 		if (qp->base.state == IBV_QPS_RESET)
 			break;
 		sim_qp_to_error(qp);

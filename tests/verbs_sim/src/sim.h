@@ -46,6 +46,7 @@ enum sim_action {
 	SIM_DEVICE_FATAL, /* event DEVICE_FATAL, every queue pair to ERR, later verbs fail with EIO */
 	SIM_FLUSH,        /* every queue pair to ERR, without an event */
 	SIM_DROP_LINK,    /* the wire is cut, the port does not notice */
+	SIM_MOVE_GIDS,    /* every GID moves to the next row of the table, every queue pair to ERR, event GID_CHANGE */
 	SIM_ACTION_COUNT
 };
 
