@@ -16,7 +16,7 @@ from rdmaring.rendezvous.interfaces import own_addresses
 from rdmaring.transport import wire
 
 GREETING_MAGIC = 0x46525252  # "RRRF"
-GREETING_VERSION = 1
+GREETING_VERSION = 2
 CONTROL = 0xFFFF  # the stream number of a control connection
 SETUP, STATE, FAILED, CLOSED = 1, 2, 3, 4  # kinds of control messages
 BODY_MAX = 4096

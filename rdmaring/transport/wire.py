@@ -161,12 +161,35 @@ DESCRIPTOR = Layout(
     ("reserved", "B"),
 )
 STATE = Layout(
-    "struct state_message",
-    "far.c",
+    "struct rr_state_message",
+    "far_inside.h",
     ("op", "Q"),
     ("op_done", "Q"),
     ("position", "Q"),
+    ("wait_op", "Q"),
+    ("waits", "2Q"),
+    ("waited_ns", "Q"),
+    ("quiet_ns", "Q"),
+    ("else_comm", "Q"),
+    ("else_op", "Q"),
+    ("else_wait", "Q"),
+    ("else_process", "Q"),
+    ("else_quiet_ns", "Q"),
     ("descriptor", f"{DESCRIPTOR.size}s"),
+)
+VERDICT = Layout(
+    "rr_verdict",
+    "rdmaring_verdict.h",
+    ("kind", "i"),
+    ("rank", "i"),
+    ("peer", "i"),
+    ("row", "i"),
+    ("op", "q"),
+    ("collective", "i"),
+    ("found_by", "i"),
+    ("transport", "16s"),
+    ("text", "512s"),
+    ("evidence", "768s"),
 )
 ERROR = Layout(
     "rr_error",
@@ -180,6 +203,7 @@ ERROR = Layout(
     ("collective", "24s"),
     ("message", "1024s"),
     ("hint", "512s"),
+    ("verdict", f"{VERDICT.size}s"),
 )
 FAILED = Layout("struct failed_message", "far.c", ("op_done", "Q"), ("error", f"{ERROR.size}s"))
 FRAME = Layout(
@@ -251,6 +275,7 @@ LAYOUTS = (
     OPEN,
     DESCRIPTOR,
     STATE,
+    VERDICT,
     ERROR,
     FAILED,
     FRAME,

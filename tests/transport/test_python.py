@@ -143,7 +143,7 @@ WORDS = {
 
 @pytest.mark.parametrize("where", WORDS)
 def test_an_exception_is_told_on_both_ranks(where: str, tmp_path: Path) -> None:
-    ran = run_world(2, FAR + RAISES.replace("WHERE", repr(where)), tmp_path)
+    ran = run_world(2, FAR + RAISES.replace("WHERE", repr(where)), tmp_path, env={"RDMARING_LOG": "error"})
     assert ran.of(1, "error") == "LinkError", ran.output
     assert f"the edge to rank 0 by the transport torn {WORDS[where]}" in ran.of(1, "text")
     assert ran.of(1, "peer") == 0
