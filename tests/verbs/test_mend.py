@@ -1,4 +1,4 @@
-"""Links over verbs that fail while both ends live: made anew, and the work goes on with nothing lost and nothing twice."""
+"""Links over verbs that fail while both ends live: made anew, and nothing is lost and nothing comes twice."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ with rr.init(timeout_s=40) as comm:
     granted = comm.empty(300_000, np.float32)
     until = time.monotonic() + float(os.environ.get("SECONDS", "0"))
     k = 0
-    while k < int(os.environ.get("ROUNDS", "30")) or comm.all_reduce(np.array([int(time.monotonic() < until)]), op="max")[0]:
+    rounds = int(os.environ.get("ROUNDS", "30"))
+    while k < rounds or comm.all_reduce(np.array([int(time.monotonic() < until)]), op="max")[0]:
         k += 1
         granted[:] = np.arange(granted.size) % 1000 + r + k
         comm.all_reduce(granted, algorithm="ring")
-        assert (granted == n * (np.arange(granted.size) % 1000 + k) + n * (n - 1) // 2).all(), f"wrong sum of granted memory in round {k}"
+        wanted = n * (np.arange(granted.size) % 1000 + k) + n * (n - 1) // 2
+        assert (granted == wanted).all(), f"wrong sum of granted memory in round {k}"
         for count in (70_000, 600, 20):
             x = (np.arange(count) % 97 + r * k).astype(np.float32)
             comm.all_reduce(x)
-            assert (x == n * (np.arange(count) % 97) + k * (n * (n - 1) // 2)).all(), f"wrong sum of {count} in round {k}"
+            wanted = n * (np.arange(count) % 97) + k * (n * (n - 1) // 2)
+            assert (x == wanted).all(), f"wrong sum of {count} in round {k}"
         one = comm.all_reduce(np.array([float(r + k)]))
         assert one[0] == n * k + n * (n - 1) / 2, f"wrong sum of one in round {k}"
         got = np.empty(5000, np.int64)
@@ -78,7 +81,8 @@ def test_with_delays_and_several_queue_pairs(seed: int, tmp_path: Path) -> None:
 
 
 def test_few_requests_and_small_slots(tmp_path: Path) -> None:
-    env = {"VERBS_SIM_RANK_1": "flush_after=90", "RDMARING_SLOT_BYTES": "4096", "RDMARING_SLOT_COUNT": "2", "ROUNDS": "6"}
+    slots = {"RDMARING_SLOT_BYTES": "4096", "RDMARING_SLOT_COUNT": "2"}
+    env = {"VERBS_SIM_RANK_1": "flush_after=90", "ROUNDS": "6", **slots}
     done = run_verbs(2, ROUNDS, tmp_path, "seed=5,max_sge=1,max_qp_wr=140,max_inline=0,delay_us=100", env=env)
     assert mended(done)[0] == {"1": 1}
 
