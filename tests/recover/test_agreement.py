@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from simulated import run
+from recover.simulated import run
 
 from rdmaring.recover.agreement import (
     Accept,

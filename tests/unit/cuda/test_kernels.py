@@ -63,7 +63,7 @@ def cases() -> Iterator[object]:
             yield pytest.param(capability, dtype, marks=[] if often else [pytest.mark.long])
 
 
-@pytest.mark.parametrize(("capability", "dtype"), cases())
+@pytest.mark.parametrize(("capability", "dtype"), list(cases()))
 def test_a_module_has_all_kernels_of_its_dtype(capability: tuple[int, int], dtype: str, cache: Path) -> None:
     module = kernels.cubin(dtype, capability)
     assert kernel_sections(module) == {f".text.rr_{op}_{dtype}" for op in ("sum", "prod", "min", "max")}
