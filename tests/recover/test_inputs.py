@@ -167,8 +167,10 @@ def test_restore_puts_overwritten_inputs_back(tmp_path: Path) -> None:
 
 def test_without_restore_they_are_lost(tmp_path: Path) -> None:
     """What makes the test above one that can fail."""
-    found = _aborted("None", IN_PLACE, tmp_path, {"RDMARING_RESTORE": "0"})
-    assert not all(all(left) for left in found.values())
+    runs = range(4)  # an abort may come between two operations each time
+    assert any(
+        not all(left) for _ in runs for left in _aborted("None", IN_PLACE, tmp_path, {"RDMARING_RESTORE": "0"}).values()
+    )
 
 
 def test_the_variable_does_as_the_argument() -> None:

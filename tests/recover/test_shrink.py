@@ -49,6 +49,10 @@ def works(comm):
     comm.barrier()
     say(good=all(good), size=comm.size, links=sorted({link.transport for link in comm.links}))
 
+def die():
+    time.sleep(0.7)  # the others have finished what this rank has
+    os.kill(os.getpid(), signal.SIGKILL)
+
 def ended():
     say(after=used())
 """
@@ -60,7 +64,7 @@ say(before=before)
 x = np.ones(100_000)
 comm.all_reduce(x)
 if comm.rank in KILL:
-    os.kill(os.getpid(), signal.SIGKILL)
+    die()
 said_error(lambda: comm.all_reduce(x))
 comm = shrunk(comm)
 works(comm)
@@ -119,7 +123,7 @@ def test_a_minority_may_not_go_on_and_says_why(tmp_path: Path) -> None:
         comm = rr.init(timeout_s=30)
         comm.all_reduce(np.ones(100_000))
         if comm.rank in (2, 3):
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         if comm.rank == 1:
             time.sleep(8)  # lives, and does not come
             os._exit(0)
@@ -145,7 +149,7 @@ def test_a_busy_rank_is_waited_for(tmp_path: Path) -> None:
         comm = rr.init(timeout_s=30)
         comm.all_reduce(np.ones(100_000))
         if comm.rank == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         if comm.rank == 0:
             time.sleep(3)
         said_error(lambda: comm.all_reduce(np.ones(100_000)))
@@ -197,7 +201,7 @@ def test_a_shrunk_communicator_shrinks_again(tmp_path: Path) -> None:
             for _ in range(3):
                 comm.all_reduce(np.ones(50_000))
             if comm.rank == dies:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             said_error(lambda: comm.all_reduce(np.ones(50_000)))
             comm = shrunk(comm)
             works(comm)
