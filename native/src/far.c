@@ -288,15 +288,28 @@ void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_
 		rr_publish64(&page->entries[op % RR_ENTRY_COUNT], rr_entry(op, at));
 }
 
+/* What a peer tells of its failure is shown and passed on: texts end, and numbers are of this world. */
+static void bound_error(rr_error *error, int32_t world)
+{
+	error->transport[sizeof(error->transport) - 1] = 0;
+	error->collective[sizeof(error->collective) - 1] = 0;
+	error->message[sizeof(error->message) - 1] = 0;
+	error->hint[sizeof(error->hint) - 1] = 0;
+	if (error->rank < -1 || error->rank >= world)
+		error->rank = -1;
+	if (error->peer < -1 || error->peer >= world)
+		error->peer = -1;
+}
+
 static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct rr_message_head *head, const void *body)
 {
 	const struct rr_state_message *state = body;
 	const struct failed_message *failed = body;
 	uint32_t channel = head->kind >> 8;
-	const struct rr_served *served = &edge->served[channel];
 
 	if (channel >= edge->served_count)
 		return false;
+	const struct rr_served *served = &edge->served[channel];
 	switch ((enum rr_far_message)(head->kind & 0xff)) {
 	case RR_FAR_SETUP:
 		if (served->ops->message)
@@ -315,6 +328,7 @@ static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct 
 			return false;
 		rr_far_note_done(edge->page, failed->op_done);
 		edge->page->error = failed->error;
+		bound_error(&edge->page->error, far->world);
 		rr_publish32(&edge->page->state, RR_PAGE_FAILED);
 		return true;
 	case RR_FAR_CLOSED:

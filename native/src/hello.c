@@ -53,6 +53,31 @@ static const char *transport_of(const struct rr_hello *hello)
 	return hello->transport[0] ? hello->transport : "rdmaring";
 }
 
+static bool ends(const char *text, size_t size)
+{
+	return memchr(text, 0, size) != NULL;
+}
+
+/* What another rank told is used as it is from here on: texts end where their room ends, counts fit their tables. */
+static const char *beyond_bounds(const struct rr_hello *hello)
+{
+	if (!ends(hello->host_id, sizeof(hello->host_id)) || !ends(hello->boot_id, sizeof(hello->boot_id)) ||
+	    !ends(hello->host_name, sizeof(hello->host_name)) || !ends(hello->socket_name, sizeof(hello->socket_name)) ||
+	    !ends(hello->transport, sizeof(hello->transport)) || !ends(hello->message, sizeof(hello->message)) ||
+	    !ends(hello->rail_reason, sizeof(hello->rail_reason)))
+		return "a text that does not end";
+	if (hello->address_count > RR_NET_ADDRESSES_MAX)
+		return "too many addresses";
+	if (hello->rail_count > RR_RAILS_MAX)
+		return "too many RDMA ports";
+	for (uint32_t i = 0; i < hello->rail_count; i++)
+		if (!ends(hello->rails[i].device, sizeof(hello->rails[i].device)) || hello->rails[i].gid_count > RR_RAIL_GIDS_MAX)
+			return "an RDMA port that does not fit its room";
+	if (!hello->slot_bytes || hello->slot_bytes % RR_SLOT_BYTES_STEP || hello->slot_bytes > RR_LINK_BYTES_MAX)
+		return "slots of an impossible size";
+	return NULL;
+}
+
 rr_status rr_hello_check(const struct rr_hello *hellos, int32_t rank, int32_t world)
 {
 	const struct rr_hello *own = &hellos[rank];
@@ -64,6 +89,9 @@ rr_status rr_hello_check(const struct rr_hello *hellos, int32_t rank, int32_t wo
 				       r, other->wire_version, other->page_version, RR_WIRE_VERSION, RR_PAGE_VERSION);
 		if (other->status < 0)
 			return rr_fail(RR_ERR_SETUP, "rank %d could not set up: %.255s", r, other->message);
+		const char *wrong = beyond_bounds(other);
+		if (wrong)
+			return rr_fail(RR_ERR_PROTOCOL, "rank %d introduced itself with %s", r, wrong);
 		if (other->slot_count != own->slot_count)
 			return rr_fail(RR_ERR_SETUP, "rank %d has %u slots a link, rank %d has %u: options must be equal on all ranks",
 				       r, other->slot_count, rank, own->slot_count);
@@ -73,9 +101,6 @@ rr_status rr_hello_check(const struct rr_hello *hellos, int32_t rank, int32_t wo
 		if (other->channels != own->channels)
 			return rr_fail(RR_ERR_SETUP, "rank %d has channels=%u, rank %d channels=%u: channels must be equal on all ranks (RDMARING_CHANNELS)",
 				       r, other->channels, rank, own->channels);
-		if (other->address_count > RR_NET_ADDRESSES_MAX)
-			return rr_fail(RR_ERR_SETUP, "rank %d tells of %u addresses: at most %u are accepted", r,
-				       other->address_count, RR_NET_ADDRESSES_MAX);
 	}
 	return RR_OK;
 }

@@ -18,6 +18,8 @@
 #include "verbs_device.h"
 
 #define RR_TOKEN_BYTES 16u
+#define RR_SLOT_BYTES_STEP 4096u
+#define RR_LINK_BYTES_MAX (8ull << 20) /* whatever the options say */
 
 struct rr_hello {
 	uint32_t wire_version;

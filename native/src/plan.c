@@ -134,6 +134,39 @@ static void find_buffers(struct rr_plan *plan, int32_t rank)
 	}
 }
 
+/* Whether chunks [begin, end) lie in what this rank has of a buffer. */
+static bool has_chunks(const struct rr_plan *plan, int32_t rank, int32_t buffer, int32_t begin, int32_t end)
+{
+	uint64_t low = plan->chunk_offsets[begin], high = plan->chunk_offsets[end];
+
+	if (buffer == RR_SCRATCH || low == high)
+		return true;
+	if (buffer == RR_INPUT)
+		return low >= plan->input_begin && high <= plan->input_end;
+	if (!plan->scattered)
+		return low >= plan->output_begin && high <= plan->output_end;
+	return begin + 1 == end && (uint32_t)begin % plan->rows->world == (uint32_t)rank; /* what comes for this rank */
+}
+
+/* A schedule made by a user, or damaged, must not lead the engine outside the caller's arrays. */
+static rr_status check_places(const struct rr_plan *plan, int32_t rank)
+{
+	const struct rr_schedule *rows = plan->rows;
+	uint64_t cells;
+
+	for (uint32_t r = 0; r < rows->row_count; r++) {
+		const struct rr_row *row = &rows->rows[r];
+		if (!has_chunks(plan, rank, row->buffer, row->chunk_begin, row->chunk_end) ||
+		    (row->operand_buffer >= 0 && !has_chunks(plan, rank, row->operand_buffer, row->chunk_begin, row->chunk_end)))
+			return rr_fail(RR_ERR_SCHEDULE, "row %u touches chunks %d to %d of an array of which rank %d has another part", r,
+				       row->chunk_begin, row->chunk_end, rank);
+	}
+	if (__builtin_mul_overflow(plan->cell_bytes, 2ull * rows->cell_count, &cells))
+		return rr_fail(RR_ERR_SCHEDULE, "%u cells of %llu bytes are beyond 64-bit arithmetic", rows->cell_count,
+			       (unsigned long long)plan->cell_bytes);
+	return RR_OK;
+}
+
 static void describe(struct rr_plan *plan, const rr_plan_spec *spec, uint64_t slice_bytes)
 {
 	struct rr_descriptor *descriptor = &plan->descriptor;
@@ -202,6 +235,9 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 		return status;
 	describe(plan, spec, slice_bytes);
 	find_buffers(plan, rank);
+	status = check_places(plan, rank);
+	if (status < 0)
+		return status;
 	/* Two rounds are open at most: their cells alternate. */
 	if (plan->uses[RR_SCRATCH] && !plan->mailbox)
 		plan->scratch_bytes = plan->cell_bytes * plan->rows->cell_count * (plan->round_count > 1 ? 2 : 1) + 64;

@@ -13,7 +13,7 @@
 
 #define RR_COMBINE_OP_COUNT 4u /* RR_AVG combines as RR_SUM */
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && (!defined(__clang__) || __clang_major__ >= 17) /* older ones cannot ask the CPU for F16C */
 #define RR_HAVE_X86_LEVELS 1
 #else
 #define RR_HAVE_X86_LEVELS 0

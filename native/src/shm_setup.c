@@ -149,6 +149,10 @@ static rr_status meet(struct rr_shm *shm, int socket, const struct rr_hello *hel
 		status = rr_fail(RR_ERR_PROTOCOL, "a stranger spoke on a node's socket");
 		goto close_fd;
 	}
+	if ((uint64_t)lseek(fd, 0, SEEK_END) < shm->layout.bytes) { /* a page beyond its end would kill whoever touches it */
+		status = rr_fail(RR_ERR_SETUP, "the segment of rank %d is smaller than its slots need", intro.rank);
+		goto close_fd;
+	}
 	struct rr_shm_peer *peer = &shm->peers[intro.rank];
 	struct rr_page *page = mmap(NULL, shm->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED) {
@@ -261,22 +265,32 @@ static void probe_cma(struct rr_shm *shm, const struct rr_hello *hellos, int32_t
 		peer->cma_errno = errno ? errno : EFAULT;
 }
 
+/* Of rank r; a world's bytes follow each, so they lie at any address. */
+static struct outcome outcome_of(const char *all, size_t bytes, int32_t r)
+{
+	struct outcome outcome;
+
+	memcpy(&outcome, all + (size_t)r * bytes, sizeof(outcome));
+	return outcome;
+}
+
 /* Nodes that could not prove themselves come apart, on all ranks alike. */
 static void take_apart(struct rr_shm *shm, const char *all, size_t bytes, int32_t *node, char *reason, size_t size)
 {
+	struct outcome other;
 	int32_t next = shm->world; /* numbers that no node has */
 	int32_t own = node[shm->rank];
 
 	for (int32_t n = 0; n < shm->world; n++) {
-		const struct outcome *failed = NULL;
+		bool failed = false;
 		for (int32_t r = 0; r < shm->world && !failed; r++) {
-			const struct outcome *other = (const struct outcome *)(const void *)(all + (size_t)r * bytes);
-			failed = node[r] == n && other->unproven ? other : NULL;
+			other = outcome_of(all, bytes, r);
+			failed = node[r] == n && other.unproven;
 		}
 		if (!failed)
 			continue;
 		if (n == own)
-			snprintf(reason, size, "%.247s", failed->message);
+			snprintf(reason, size, "%.247s", other.message);
 		for (int32_t r = 0; r < shm->world; r++) {
 			if (node[r] != n)
 				continue;
@@ -316,9 +330,9 @@ static char *exchange_outcomes(struct rr_shm *shm, rr_exchange_fn exchange, void
 	if (unproven)
 		*status = RR_OK;
 	for (int32_t r = 0; r < shm->world; r++) {
-		const struct outcome *other = (const struct outcome *)(const void *)(all + (size_t)r * bytes);
-		if (other->status < 0 && *status >= 0)
-			*status = rr_fail(RR_ERR_SETUP, "rank %d could not set up: %.247s", r, other->message);
+		struct outcome other = outcome_of(all, bytes, r);
+		if (other.status < 0 && *status >= 0)
+			*status = rr_fail(RR_ERR_SETUP, "rank %d could not set up: %.247s", r, other.message);
 		shm->peers[r].cma_of_us = all[(size_t)r * bytes + sizeof(struct outcome) + (size_t)shm->rank] != 0;
 	}
 	free(mine);

@@ -68,6 +68,7 @@ rr_status rr_fail(rr_status status, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(error_here.message, sizeof(error_here.message), format, arguments);
 	va_end(arguments);
+	snprintf(error_here.hint, sizeof(error_here.hint), "%s", rr_hint_of(status, format));
 	return status;
 }
 

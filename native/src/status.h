@@ -12,6 +12,9 @@
 /* Record an error of this thread and return its status. */
 rr_status rr_fail(rr_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* hints.c: what to do about an error that a site records by this format; "" where only its class knows. */
+const char *rr_hint_of(rr_status status, const char *format);
+
 /* The record of this thread, to add where (rank, peer, op, row) and a hint. Never NULL. */
 rr_error *rr_error_here(void);
 

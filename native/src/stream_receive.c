@@ -20,7 +20,7 @@ static rr_status go_on(struct rr_stream_edge *edge, struct rr_stream *stream, vo
 	while (stream->head_got < sizeof(stream->frame) || stream->body_got < bytes) {
 		const struct iovec parts[2] = {
 			{.iov_base = (char *)&stream->frame + stream->head_got, .iov_len = sizeof(stream->frame) - stream->head_got},
-			{.iov_base = (char *)body + stream->body_got, .iov_len = bytes - stream->body_got},
+			{.iov_base = body ? (char *)body + stream->body_got : NULL, .iov_len = bytes - stream->body_got},
 		};
 		if (!parts[0].iov_len && stream->frame.bytes != bytes)
 			return RR_OK;
