@@ -14,12 +14,14 @@ class RdmaringError(Exception):
 
     Attributes (``None`` where one does not apply):
         cause: one sentence: what happened, to whom.
-        hint: what to do about it, or "".
+        hint: what to do about it: of the place that raised it, and then part of the text; or else the class's advice.
         rank, peer: this rank, and the rank at the other end of what failed.
         link: the edge, as "0->1". transport: "shm" and others.
         collective, op, row: the operation's name and number, and the schedule's row.
         verdict: of a lost communicator: the first stuck edge and the class of its trouble; see docs/WHY.md.
     """
+
+    advice = ""  # what to do about any of its kind; kinds without it are explained by each place that raises them
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class RdmaringError(Exception):
         advice = f". {hint[0].upper()}{hint[1:]}{'' if hint[-1] in '.?!' else '.'}" if hint else ""
         super().__init__(cause + advice)
         self.cause = cause
-        self.hint = hint
+        self.hint = hint or self.advice
         self.rank = rank
         self.peer = peer
         self.link = f"{peer}->{rank}" if rank is not None and peer is not None else None
@@ -58,13 +60,19 @@ class CallError(RdmaringError):
 class ArgumentError(CallError, ValueError):
     """An argument is out of range, or arguments do not fit each other."""
 
+    advice = "correct the argument: nothing was changed, and the communicator can be used on"
+
 
 class ArgumentTypeError(CallError, TypeError):
     """An argument is of a kind that is not served."""
 
+    advice = "give an array or value of a kind that is accepted: nothing was changed"
+
 
 class OutOfMemoryError(CallError, MemoryError):
     """There was no memory for what the call needs beyond the caller's buffers."""
+
+    advice = "free memory, or ask for less: smaller slots (RDMARING_SLOT_BYTES), fewer communicators or ranks"
 
 
 class UnsupportedError(CallError):
@@ -74,11 +82,15 @@ class UnsupportedError(CallError):
 class NonFiniteError(CallError, ValueError):
     """With ``check="finite"``: a rank's input holds a NaN or an infinity: element ``index`` of rank ``peer``."""
 
+    advice = "look at that element on the rank named, and at what made it: nothing was moved"
+
     index: int
 
 
 class ScheduleFormatError(CallError, ValueError):
     """A schedule's bytes are damaged or of another version."""
+
+    advice = "make the file again with `rdmaring schedule` of this release, and verify it"
 
 
 class CudaError(CallError, RuntimeError):
@@ -101,6 +113,8 @@ class LinkError(RdmaringError, ConnectionError):
 
 class ProtocolError(LinkError):
     """A peer sent what the contract forbids."""
+
+    advice = "install one version of rdmaring on all hosts; if they are equal, report this message"
 
 
 class CorruptError(LinkError):
@@ -125,6 +139,8 @@ class PeerDiedError(CommunicatorError, ConnectionError):
 class PeerFailedError(CommunicatorError, ConnectionError):
     """Another rank raised an error and left the operation; ``peer`` names it."""
 
+    advice = "the error of the rank named is the cause: see its own output"
+
 
 class PeerClosedError(CommunicatorError, ConnectionError):
     """Another rank closed its communicator while this rank needed it."""
@@ -140,6 +156,8 @@ class MismatchError(CommunicatorError, ValueError):
 
 class ClosedError(CommunicatorError, ValueError):
     """The communicator was closed before."""
+
+    advice = "make a new communicator with rdmaring.init()"
 
 
 class ForkedError(CommunicatorError):
