@@ -76,6 +76,7 @@ class Vector:
     _table: np.ndarray[Any, Any] | None = None
     gpu: int | None = None  # the device whose memory the pieces are in, by its number; None: the host's
     keep: Any = None  # of a GPU: what holds the memory
+    streams: tuple[int | None, ...] = ()  # of a GPU: on which the owners of the pieces go on; None: unknown
 
     @property
     def where(self) -> str:
@@ -279,7 +280,9 @@ def _on_gpu(given: Any, items: Sequence[Any], name: str, *, several: bool, writa
     pieces = [ffi.cast("char *", each.address) for each in found]
     count = sum(each.count for each in found)
     code = dtype_code(dtype, name)
-    return Vector(given, pieces, count, dtype, code, table, found[0].ordinal, [each.owner for each in found])
+    streams = tuple({each.stream for each in found})
+    owners = [each.owner for each in found]
+    return Vector(given, pieces, count, dtype, code, table, found[0].ordinal, owners, streams)
 
 
 def check_together(one: Vector, name: str, other: Vector, other_name: str) -> None:

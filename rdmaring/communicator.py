@@ -254,8 +254,32 @@ class Communicator(Collectives, Messages):
             self._check_open()
             check(lib.rr_comm_abort(self._handle, reason.encode()))
 
+    def synchronize(self, timeout_s: float | None = None) -> None:
+        """Wait on the host until all operations called so far have ended here, in GPU memory, too.
+
+        timeout_s: of the wait for each: on expiry ``OperationTimeoutError`` is raised, and the operations go on.
+
+        Raises what ended one of them.
+        """
+        from rdmaring import gpu  # whoever has none does not pay for it
+
+        self._check_open()
+        gpu.synchronize(self, timeout_s)
+
     def close(self) -> None:
-        """Leave. Operations in flight are aborted. May be called again."""
+        """Leave. Works in flight are aborted; calls whose result a stream of a GPU awaits are waited for, as ever.
+
+        May be called again. Raises what ended such a call, once the communicator is closed.
+        """
+        try:
+            if self._handle is not None and self._gpu is not None:
+                while self._gpu.behind:
+                    self._gpu.behind.popleft().synchronize()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """What has not ended is aborted."""
         if self._program_trace is not None:
             self._program_trace.finish(alone=any(not work.done() for work in self._works))
         with self._ending:
@@ -290,11 +314,14 @@ class Communicator(Collectives, Messages):
     def __exit__(self, *exception: object) -> None:
         if exception[0] is not None and self._program_trace is not None:
             self._program_trace.finish(alone=True)
-        self.close()
+        if exception[0] is not None:
+            self._leave()
+        else:
+            self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
-            self.close()
+            self._leave()
 
     def __repr__(self) -> str:
         state = "closed" if self._handle is None else "open"

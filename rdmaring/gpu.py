@@ -7,18 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rdmaring._native import ffi
-from rdmaring.buffers import Vector, as_vector
+from rdmaring._native import OK, check, ffi, lib
+from rdmaring.buffers import Vector, as_vector, extents
 from rdmaring.chunks import even
-from rdmaring.cuda import attach
-from rdmaring.cuda.context import device
+from rdmaring.cuda import attach, blocks
+from rdmaring.cuda.context import Device, device
 from rdmaring.cuda.inputs import stream_handle
 from rdmaring.cuda.memory import Allocation, bytes_at, staging
 from rdmaring.errors import ArgumentError
 from rdmaring.plan import NativePlan
+from rdmaring.work import Work, timeout_ns
 
 if TYPE_CHECKING:
     from rdmaring.running import Runner
+
+SLOT_BYTES = 512 << 10  # in GPU memory, where a copy's start costs as much as some hundred KiB
+SLOT_COUNT = 4
+BEHIND_MAX = 256  # operations in flight that nobody waits for: as many launches a driver queues, and more
 
 
 def use(comm: Runner, ordinal: int | None) -> None:
@@ -31,7 +36,8 @@ def use(comm: Runner, ordinal: int | None) -> None:
     found = comm._gpu
     if found is None:
         assert ordinal is not None
-        comm._gpu = attach.join(comm._handle, ordinal, lambda mine: _gather(comm, mine))
+        sizes = _sizes(comm) if comm.node_count == 1 and comm.size > 1 else None
+        comm._gpu = attach.join(comm._handle, comm.rank, ordinal, sizes, lambda mine: _gather(comm, mine))
         comm._forget_plans()
         comm._lists.clear()
     elif ordinal is not None and ordinal != found.device.ordinal:
@@ -40,6 +46,12 @@ def use(comm: Runner, ordinal: int | None) -> None:
             "accepted is one GPU a rank and communicator",
             hint="make another communicator by dup()",
         )
+
+
+def _sizes(comm: Runner) -> blocks.Geometry:
+    settings = comm._settings
+    slot_bytes = settings.slot_bytes or SLOT_BYTES
+    return blocks.geometry(comm.size, settings.channels or 1, settings.slot_count or SLOT_COUNT, slot_bytes)
 
 
 def _gather(comm: Runner, mine: bytes) -> list[bytes]:
@@ -72,12 +84,20 @@ def run(
         raise ArgumentError(
             "stream is given, and the arrays are in host memory; accepted is a stream with arrays in GPU memory"
         )
+    streams = {handle for vector in (given, out) if vector is not None for handle in vector.streams}
     if stream is not None:
-        found.device.wait_for(stream_handle(stream, "stream"))
+        handle = stream_handle(stream, "stream")
+        found.device.wait_for(handle)
+        streams = {handle}
     then = None
     if any(vector is not None and vector.gpu is None and vector.count for vector in (given, out)):
         sends_only = native.shape.collective == "broadcast" and native.shape.root == comm.rank
         given, out, then = _staged(found, given, out, own=async_op, back=not sends_only)
+        streams = {None}  # the copy back is the host's
+    if native.listed:
+        return _run_listed(comm, found, native, (given, out, result), streams, async_op, timeout_s, then)
+    if found.behind:
+        found.behind[-1].order(int(found.device.stream))
     found.order()
     return comm._run_here(native, given, out, result, async_op, timeout_s, then)
 
@@ -107,6 +127,118 @@ def _fresh(vector: Vector | None) -> Vector | None:
     if not np.array_equal(now.table, vector.table):
         raise ArgumentError("an array of the plan has other memory than when the plan was made", hint="make a new plan")
     return now
+
+
+# ---- lists on streams ----
+
+
+class StreamWork(Work):
+    """An operation that streams run: ``wait`` orders the arrays' streams behind it, ``synchronize`` blocks the host."""
+
+    _streams: tuple[int, ...] = ()  # of the arrays' owners; empty: unknown, and the host waits
+    _device: Device
+
+    def order(self, stream: int) -> None:
+        """What is put into ``stream`` from now on runs behind it. Raises what ended it, if that is known."""
+        if self._handle is not None:
+            check(lib.rr_work_order(self._handle, ffi.cast("void *", stream)))
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        """Let the streams of the arrays' owners go on behind it; returns the output array at once.
+
+        Where nothing tells of these streams, or an array is in host memory: as ``synchronize``.
+
+        Raises:
+            RdmaringError: what ended the operation, if that is known by now; later calls raise it, too.
+        """
+        if not self._streams or self._then is not None or self._error is not None:
+            return self.synchronize(timeout_s)
+        for stream in self._streams:
+            self.order(stream)
+        return self._result
+
+    def synchronize(self, timeout_s: float | None = None) -> Any:
+        """Wait on the host for the end, and return the output array; as ``Work.wait`` otherwise."""
+        return super().wait(timeout_s)
+
+    def _settle(self) -> None:
+        # Copies of the library's own come behind it, though it has ended: the driver does not know what we saw.
+        if self._handle is not None and self._then is not None:
+            self.order(int(self._device.stream))
+        super()._settle()
+
+
+def _run_listed(
+    comm: Runner,
+    found: attach.Attached,
+    native: NativePlan,
+    vectors: tuple[Vector | None, Vector | None, Vector | None],
+    streams: set[int | None],
+    async_op: bool,
+    timeout_s: float | None,
+    then: Callable[[], None] | None,
+) -> Any:
+    """vectors: input, output, what is returned. streams: of the owners; with None: not all are known."""
+    given, out, result = vectors
+    _settle(comm, found, async_op)
+    known = tuple(stream for stream in streams if stream is not None)
+    opaque = None in streams
+    captured = found.device.is_captured()
+    after = known if captured or not (async_op or opaque) else ()
+    handles = ffi.new("void *[]", [ffi.cast("void *", stream) for stream in after])
+    own = ffi.cast("void *", int(found.device.stream))
+    where = ffi.new("rr_list_streams *", {"before": own, "after": handles, "after_count": len(after)})
+    handle = ffi.new("rr_work **")
+    check(lib.rr_plan_start_on(native.handle, *extents(given), *extents(out), where, timeout_ns(timeout_s), handle))
+    shown = result or out or given
+    work = StreamWork(comm, handle[0], (given, out, native), shown.given if shown else None, then)
+    work._device = found.device
+    work._streams = () if opaque else known
+    comm._works.add(work)
+    if captured:
+        work.synchronize()  # descriptors are compared, and nothing has moved
+    elif async_op:
+        return work
+    elif opaque:
+        _wait_here(comm, found, work)
+    else:
+        found.behind.append(work)
+    return shown.given if shown else None
+
+
+def _wait_here(comm: Runner, found: attach.Attached, work: StreamWork) -> None:
+    """The host waits for a call whose arrays' streams are not known."""
+    copies_back = work._then is not None
+    try:
+        if not copies_back:
+            work.order(int(found.device.stream))
+        work.synchronize()
+    except KeyboardInterrupt:
+        lib.rr_comm_abort(comm._handle, b"interrupted")  # the caller gets its arrays back now
+        raise
+    if not copies_back:
+        found.device.synchronize()
+
+
+def _settle(comm: Runner, found: attach.Attached, all_works: bool) -> None:
+    """Let go of the arrays of works that have ended; of too many in flight wait for the oldest."""
+    comm._check_open()
+    if all_works:
+        comm._settle_finished()
+    while found.behind and found.behind[0].done():
+        work = found.behind.popleft()
+        if work._handle is not None and lib.rr_work_wait(work._handle, 0) == OK:
+            work._settle()
+    if len(found.behind) >= BEHIND_MAX:
+        found.behind.popleft().synchronize()
+
+
+def synchronize(comm: Runner, timeout_s: float | None) -> None:
+    """See Communicator.synchronize."""
+    if comm._gpu is not None:
+        comm._gpu.behind.clear()
+    for work in sorted(comm._works, key=lambda each: each.serial):
+        work.synchronize(timeout_s)
 
 
 # ---- host arrays ----

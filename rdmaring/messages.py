@@ -7,8 +7,8 @@ from typing import Any
 from rdmaring._native import check, ffi, lib
 from rdmaring.buffers import Vector, as_vector
 from rdmaring.errors import ArgumentError
-from rdmaring.running import Runner, timeout_ns
-from rdmaring.work import Work
+from rdmaring.running import Runner
+from rdmaring.work import Work, timeout_ns
 
 
 class Messages(Runner):

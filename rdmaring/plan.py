@@ -180,7 +180,7 @@ def check_algorithm(algorithm: object) -> None:
 class NativePlan:
     """Owns an ``rr_plan``, which may outlive its communicator and is of no use then."""
 
-    __slots__ = ("channels", "choice", "handle", "offsets", "run", "shape")
+    __slots__ = ("channels", "choice", "handle", "listed", "offsets", "run", "shape")
 
     def __init__(self, comm: Runner, shape: Shape, schedule: Schedule | None = None) -> None:
         """schedule: rows that are not proven here, for collective and root of ``shape``; None: as ``shape`` says."""
@@ -209,6 +209,7 @@ class NativePlan:
             raise ArgumentError(str(error)) from None
         self.shape = shape
         self.choice = choice
+        self.listed = False  # runs as a list on streams
         self.channels = channels
         self.offsets = list(_offsets(shape, schedule, channels))
         spec = ffi.new("rr_plan_spec *")
@@ -238,6 +239,8 @@ class NativePlan:
         if comm._gpu is not None and on_gpu:
             comm._gpu.native.need(spec.dtype)
             spec.on_device = 1
+            self.listed = comm._gpu.runs_lists(schedule, built_in=built_in, paired=shape.paired)
+            spec.on_streams = self.listed
         out = ffi.new("rr_plan **")
         check(lib.rr_plan_create(comm._handle, spec, out))
         self.handle = ffi.gc(out[0], lib.rr_plan_free)

@@ -17,7 +17,7 @@ from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.schedule.channels import channels_of
 from rdmaring.settings import Settings
 from rdmaring.tuning.constants import Constants, built_in
-from rdmaring.work import Work, told
+from rdmaring.work import Work, timeout_ns, told
 
 if TYPE_CHECKING:
     from rdmaring.cuda.attach import Attached
@@ -267,11 +267,3 @@ class Runner:
             raise
         if status < 0:
             raise told(error_here(), self.size)
-
-
-def timeout_ns(timeout_s: float | None) -> int:
-    if timeout_s is None:
-        return 0
-    if not timeout_s > 0:
-        raise ArgumentError(f"timeout_s is {timeout_s!r}; accepted are seconds > 0, or None")
-    return max(1, int(timeout_s * 1e9))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
-from rdmaring.errors import MismatchError, OperationTimeoutError, RdmaringError
+from rdmaring.errors import ArgumentError, MismatchError, OperationTimeoutError, RdmaringError
 
 if TYPE_CHECKING:
     from rdmaring.running import Runner
@@ -18,6 +19,7 @@ HOST_AND_DEVICE = (
     f"host and device memory in one operation: an all_gather of {GPU_RECORD_BYTES} bytes a rank is what a rank does "
     "first that is given an array in GPU memory; pass such arrays on all ranks, or init(device='cuda') on all"
 )
+_serials = itertools.count()
 SIGNALS_NS = 50_000_000  # native waits return this often, so that Ctrl-C is answered
 
 
@@ -71,6 +73,7 @@ class Work:
         self._stats: RunStats | None = None
         self._links: dict[int, tuple[int, int]] = {}
         self._error: RdmaringError | None = None  # of a work that outlived its communicator
+        self.serial = next(_serials)  # works of this process, in call order
 
     def done(self) -> bool:
         """Whether it has ended, well or badly; does not wait."""
@@ -110,6 +113,10 @@ class Work:
                 )
         self._settle()
         return self._result
+
+    def synchronize(self, timeout_s: float | None = None) -> Any:
+        """As ``wait``; where that orders streams of a GPU, this waits on the host, as ``timeout_s`` says."""
+        return self.wait(timeout_s)
 
     @property
     def stats(self) -> RunStats | None:
@@ -160,3 +167,11 @@ class Work:
 
     def __repr__(self) -> str:
         return f"<rdmaring.Work {'done' if self.done() else 'in flight'}>"
+
+
+def timeout_ns(timeout_s: float | None) -> int:
+    if timeout_s is None:
+        return 0
+    if not timeout_s > 0:
+        raise ArgumentError(f"timeout_s is {timeout_s!r}; accepted are seconds > 0, or None")
+    return max(1, int(timeout_s * 1e9))

@@ -218,6 +218,7 @@ typedef struct rr_plan_spec {
 	 * rounds are served as on the host.
 	 */
 	uint32_t on_device;
+	uint32_t on_streams; /* 1, with on_device: as a list on streams; see rr_comm_use_lists() in rdmaring_lists.h */
 } rr_plan_spec;
 
 /* What one finished run did on this rank. Bytes are payload, headers apart. */

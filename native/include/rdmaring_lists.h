@@ -144,6 +144,65 @@ RR_API rr_status rr_cuda_list_abort(rr_cuda_list *list, uint64_t timeout_ns);
 /* RR_ERR_ARGUMENT while what was emitted has not ended; abort it first. */
 RR_API rr_status rr_cuda_list_free(rr_cuda_list *list);
 
+/* ---- the lists of a communicator: plans with on_streams ---- */
+
+typedef struct rr_lists rr_lists;
+
+typedef struct rr_lists_spec {
+	rr_device *device; /* of rr_device_open_cuda(), on which blocks are mapped; it has the kernels */
+	int32_t rank;
+	int32_t world;
+	const rr_cuda_block *block; /* equal on all ranks */
+	const uint64_t *blocks;     /* [world] as of rr_cuda_list_spec; each reset before any rank starts a plan */
+	uint32_t copied_flags;      /* as of rr_cuda_list_spec */
+	uint32_t reserved;
+} rr_lists_spec;
+
+/* Streams (CUstream; NULL: the legacy default stream) of the caller. */
+typedef struct rr_list_streams {
+	void *before;       /* behind what it holds now the operation runs */
+	void *const *after; /* these go on behind the operation */
+	uint32_t after_count;
+	uint32_t reserved;
+} rr_list_streams;
+
+typedef struct rr_lists_facts {
+	uint64_t calls;         /* to the driver, of all emissions */
+	uint64_t emitted;       /* lists, without captured ones */
+	uint64_t captured;
+	uint64_t ended;         /* of those emitted */
+	uint64_t streams;
+	uint64_t events;
+	uint64_t scratch_bytes; /* of GPU memory */
+} rr_lists_facts;
+
+/*
+ * Two streams a channel, in the device's context. The driver must have memory operations on streams. Local. After an
+ * operation has failed the waits of all lists are released by stores from the host until they have run to their end, where
+ * lists were captured until rr_lists_close(): results are worthless then, but no stream hangs.
+ */
+RR_API rr_status rr_lists_open(const rr_lists_spec *spec, rr_lists **out);
+/*
+ * Behind rr_comm_close(). RR_ERR_TIMEOUT: something of it still runs, as where work of the caller's before it does not end:
+ * then nothing is freed, and all that the spec names must stay.
+ */
+RR_API rr_status rr_lists_close(rr_lists *lists);
+RR_API rr_status rr_lists_facts_of(const rr_lists *lists, rr_lists_facts *out);
+/* The lists of plans with on_streams; once a communicator, whose device is theirs. Local. */
+RR_API rr_status rr_comm_use_lists(rr_comm *comm, rr_lists *lists);
+/*
+ * Start a plan with on_streams; see rr_plan_start(). The list is put into streams at once, and begins when the driver has
+ * seen that all ranks called alike. Never waits for a GPU. The work ends when the list has; rr_work_free() may wait till then.
+ *
+ * Where `before` is captured, so is the list: the work compares descriptors, moves nothing and ends; each
+ * launch of the graph runs the list, which is then ordered among the communicator's operations by the caller, alike
+ * on all ranks, and needs the communicator.
+ */
+RR_API rr_status rr_plan_start_on(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
+				  uint32_t output_count, const rr_list_streams *streams, uint64_t timeout_ns, rr_work **out);
+/* What is put into `stream` from now on runs behind the operation. Not of captured ones; before rr_comm_close(). */
+RR_API rr_status rr_work_order(rr_work *work, void *stream);
+
 /* [cdef-end] */
 
 #ifdef __cplusplus

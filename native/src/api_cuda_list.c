@@ -4,9 +4,7 @@
 #include <time.h>
 
 #include "clock.h"
-#include "cuda_kernel_abi.h"
-#include "cuda_stream.h"
-#include "engine_enqueue.h"
+#include "cuda_list.h"
 #include "link_cuda_ipc.h"
 #include "status.h"
 
@@ -18,10 +16,8 @@ struct rr_cuda_list {
 	void *context;
 	rr_cuda_block block;
 	rr_cuda_ptr own_block;
-	struct rr_plan *plan;
-	struct rr_enqueue *enqueue;
+	struct rr_cuda_listed *listed;
 	struct rr_cuda_streams streams;
-	struct rr_enqueued_link *out, *in; /* [rows->link_count] */
 	void *entered, *ended; /* events of the caller's stream, and of the list's end */
 	rr_cuda_ptr one;
 	uint64_t emitted;
@@ -54,44 +50,11 @@ rr_status rr_cuda_block_reset(rr_cuda *cuda, void *context, const rr_cuda_block 
 
 /* ---- made ---- */
 
-static rr_status check_passes(const struct rr_plan *plan, const void *kernel)
-{
-	for (uint32_t r = 0; r < plan->rows->row_count; r++) {
-		const struct rr_row *row = &plan->rows->rows[r];
-		uint32_t sources = (uint32_t)(row->receive_end - row->receive_begin) + (row->operand_buffer >= 0 ? 1 : 0);
-		bool scaled = (row->flags & RR_ROW_LAST) && plan->post;
-		if (sources > RR_CUDA_SOURCES_MAX)
-			return rr_fail(RR_ERR_UNSUPPORTED, "row %u adds %u vectors, a kernel at most %d: use another algorithm", r, sources,
-				       RR_CUDA_SOURCES_MAX);
-		if (!kernel && (sources > 1 || scaled))
-			return rr_fail(RR_ERR_ARGUMENT, "kernel is NULL, but row %u combines or scales", r);
-	}
-	return RR_OK;
-}
-
-static rr_status map_links(struct rr_cuda_list *list, const rr_cuda_list_spec *spec)
-{
-	const struct rr_schedule *rows = list->plan->rows;
-
-	list->out = calloc(rows->link_count, sizeof(*list->out));
-	list->in = calloc(rows->link_count, sizeof(*list->in));
-	if (!list->out || !list->in)
-		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %u links", rows->link_count);
-	for (uint32_t i = 0; i < list->plan->link_total; i++) {
-		uint32_t link = list->plan->links[i], peer = link % rows->world;
-		if (!spec->blocks[peer])
-			return rr_fail(RR_ERR_ARGUMENT, "blocks[%u] is 0: the schedule has a link to that rank", peer);
-		rr_cuda_ipc_edge(&list->block, spec->rank, (int32_t)peer, link / rows->world, spec->blocks[spec->rank],
-				 spec->blocks[peer], &list->out[link], &list->in[link]);
-	}
-	return RR_OK;
-}
-
 static rr_status open_device(struct rr_cuda_list *list, const rr_cuda_list_spec *spec)
 {
 	const struct rr_cuda *cuda = list->cuda;
-	rr_status status = rr_cuda_streams_open(&list->streams, cuda, rr_enqueue_stream_count(list->enqueue),
-						rr_enqueue_event_count(list->enqueue));
+	rr_status status = rr_cuda_streams_open(&list->streams, cuda, rr_enqueue_stream_count(list->listed->enqueue),
+						rr_enqueue_event_count(list->listed->enqueue));
 
 	if (status == RR_OK)
 		status = RR_CUDA(cuda, cuEventCreate, &list->entered, RR_CUDA_EVENT_DISABLE_TIMING);
@@ -105,8 +68,6 @@ static rr_status open_device(struct rr_cuda_list *list, const rr_cuda_list_spec 
 			status = RR_CUDA(cuda, cuStreamSynchronize, list->streams.streams[0]);
 	}
 	list->streams.one = list->one;
-	list->streams.kernel = spec->kernel;
-	list->streams.element_bytes = list->plan->element_bytes;
 	list->streams.blocks_max = spec->blocks_max ? spec->blocks_max : BLOCKS_MAX_DEFAULT;
 	return status;
 }
@@ -120,29 +81,8 @@ static void free_parts(struct rr_cuda_list *list)
 	if (list->one)
 		(void)list->cuda->cuMemFree(list->one);
 	rr_cuda_streams_close(&list->streams);
-	rr_enqueue_free(list->enqueue);
-	if (list->plan)
-		rr_plan_unmake(list->plan);
-	free(list->out);
-	free(list->in);
+	rr_cuda_listed_free(list->listed);
 	free(list);
-}
-
-static rr_status make_plan(struct rr_cuda_list *list, const rr_cuda_list_spec *spec)
-{
-	uint32_t *channels = calloc(list->block.world, sizeof(*channels));
-	rr_status status = RR_OK;
-
-	for (uint32_t r = 0; channels && r < list->block.world; r++)
-		channels[r] = list->block.channels;
-	status = channels ? rr_plan_make(spec->rank, spec->world, list->block.slot_bytes, channels, spec->plan, &list->plan)
-			  : rr_fail(RR_ERR_NO_MEMORY, "no memory for %u ranks", list->block.world);
-	free(channels);
-	if (status == RR_OK)
-		status = rr_enqueue_make(list->plan, list->block.channels, &list->enqueue);
-	if (status == RR_OK)
-		status = check_passes(list->plan, spec->kernel);
-	return status == RR_OK ? map_links(list, spec) : status;
 }
 
 rr_status rr_cuda_list_create(const rr_cuda_list_spec *spec, rr_cuda_list **out)
@@ -167,7 +107,8 @@ rr_status rr_cuda_list_create(const rr_cuda_list_spec *spec, rr_cuda_list **out)
 	list->context = spec->context;
 	list->block = *spec->block;
 	list->own_block = spec->blocks[spec->rank];
-	status = make_plan(list, spec);
+	status = rr_cuda_listed_make(spec->rank, spec->world, spec->plan, spec->block, spec->blocks, spec->kernel,
+				     &list->listed);
 	if (status == RR_OK)
 		status = open_device(list, spec);
 	if (status < 0)
@@ -182,8 +123,8 @@ leave_context:
 
 rr_status rr_cuda_list_facts_of(const rr_cuda_list *list, rr_cuda_list_facts *out)
 {
-	*out = (rr_cuda_list_facts){.scratch_bytes = list->plan->scratch_bytes,
-				    .items = list->enqueue->item_count,
+	*out = (rr_cuda_list_facts){.scratch_bytes = list->listed->plan->scratch_bytes,
+				    .items = list->listed->enqueue->item_count,
 				    .events = list->streams.event_count,
 				    .streams = list->streams.stream_count,
 				    .calls = list->streams.calls,
@@ -223,7 +164,7 @@ static rr_status emit(struct rr_cuda_list *list, struct rr_buffer buffers[RR_BUF
 	if (status == RR_OK)
 		status = RR_CUDA(cuda, cuStreamWaitEvent, first, list->entered, 0);
 	if (status == RR_OK)
-		status = rr_enqueue_emit(list->enqueue, &list->streams.device, list->out, list->in, buffers);
+		status = rr_cuda_listed_emit(list->listed, &list->streams, buffers);
 	if (status == RR_OK)
 		status = RR_CUDA(cuda, cuEventRecord, list->ended, first);
 	if (status == RR_OK)
@@ -236,7 +177,7 @@ static rr_status emit(struct rr_cuda_list *list, struct rr_buffer buffers[RR_BUF
 
 rr_status rr_cuda_list_emit(rr_cuda_list *list, uint64_t input, uint64_t output, uint64_t scratch, void *stream)
 {
-	const struct rr_plan *plan = list->plan;
+	const struct rr_plan *plan = list->listed->plan;
 	struct rr_buffer buffers[RR_BUFFER_COUNT] = {{.zero = (char *)(uintptr_t)(input - plan->input_begin)},
 						     {.zero = (char *)(uintptr_t)(output - plan->output_begin)},
 						     {.zero = (char *)(uintptr_t)scratch}};

@@ -20,6 +20,7 @@
 #include "mailbox.h"
 #include "message.h"
 #include "shm.h"
+#include "stream_lists.h"
 #include "wait.h"
 
 enum rr_work_state { RR_WORK_QUEUED = 0, RR_WORK_RUNNING = 1, RR_WORK_DONE = 2 };
@@ -31,6 +32,7 @@ struct rr_work {
 	struct rr_message message;
 	int32_t world;
 	uint64_t op;
+	struct rr_emission emission; /* of a plan with a list */
 	struct rr_buffer input, output;
 	const void *input_address; /* of one piece: of the first byte this rank holds */
 	void *output_address;
@@ -77,6 +79,7 @@ struct rr_comm {
 	uint64_t kept_room;
 	const struct rr_work *kept_of; /* NULL: nothing is kept now */
 	struct rr_device *device; /* of plans with on_device; NULL: none yet */
+	struct rr_lists *lists;   /* of plans with on_streams; NULL: none */
 	void *device_scratch;     /* in its memory */
 	uint64_t device_scratch_bytes;
 	uint32_t descriptor_next;

@@ -36,7 +36,9 @@ typedef unsigned long long rr_cuda_ptr; /* CUdeviceptr */
 #define RR_CUDA_WAIT_VALUE_FLUSH (1u << 30)
 #define RR_CUDA_WRITE_VALUE_DEFAULT 0u
 #define RR_CUDA_MEM_OPS_MAX 255u /* in one cuStreamBatchMemOp */
+#define RR_CUDA_WAIT_VALUE_GEQ 0u /* cyclic: (int32_t)(word - value) >= 0 */
 #define RR_CUDA_CAPTURE_NONE 0
+#define RR_CUDA_CAPTURE_MODE_RELAXED 2
 #define RR_CUDA_DMA_BUF_SUPPORTED 124 /* of devices */
 #define RR_CUDA_RDMA_FLUSH_OPTIONS 117
 #define RR_CUDA_RDMA_ORDERING 118
@@ -107,6 +109,7 @@ _Static_assert(offsetof(union rr_cuda_mem_op, word.flags) == 24, "as in cuda.h")
 	CALL(cuStreamBatchMemOp, 11070, 0,                                                                             \
 	     (void *stream, unsigned int count, union rr_cuda_mem_op *ops, unsigned int flags))                        \
 	CALL(cuStreamIsCapturing, 10000, 0, (void *stream, int *status))                                               \
+	CALL(cuThreadExchangeStreamCaptureMode, 10010, 0, (int *mode))                                                 \
 	/* GPUDirect RDMA */                                                                                           \
 	CALL(cuMemGetAddressRange, 3020, 0, (rr_cuda_ptr *base, size_t *bytes, rr_cuda_ptr address))                   \
 	CALL(cuMemGetHandleForAddressRange, 11070, 0,                                                                  \

@@ -146,3 +146,21 @@ rr_status rr_cuda_streams_open(struct rr_cuda_streams *this, const struct rr_cud
 		rr_cuda_streams_close(this);
 	return status;
 }
+
+rr_status rr_cuda_streams_need(struct rr_cuda_streams *this, uint32_t event_count)
+{
+	rr_status status = RR_OK;
+	void **more;
+
+	if (event_count <= this->event_count)
+		return RR_OK;
+	more = realloc(this->events, event_count * sizeof(*more));
+	if (!more)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %u events", event_count);
+	this->events = more;
+	while (this->event_count < event_count && status == RR_OK) {
+		status = RR_CUDA(this->cuda, cuEventCreate, &more[this->event_count], RR_CUDA_EVENT_DISABLE_TIMING);
+		this->event_count += status == RR_OK ? 1 : 0;
+	}
+	return status;
+}

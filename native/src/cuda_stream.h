@@ -25,6 +25,8 @@ struct rr_cuda_streams {
 /* Makes streams and events; the other members are the caller's to set. On failure nothing is left. */
 rr_status rr_cuda_streams_open(struct rr_cuda_streams *this, const struct rr_cuda *cuda, uint32_t stream_count,
 			       uint32_t event_count);
+/* At least so many events, for a list that needs them. */
+rr_status rr_cuda_streams_need(struct rr_cuda_streams *this, uint32_t event_count);
 void rr_cuda_streams_close(struct rr_cuda_streams *this);
 
 #endif

@@ -235,6 +235,24 @@ static rr_status run_rows(struct rr_engine *engine, bool *moved)
 	return engine->retired == engine->instances ? RR_OK : RR_AGAIN;
 }
 
+/* Streams run the rows: all ranks are in this operation now. */
+static rr_status run_list(struct rr_engine *engine, bool *moved)
+{
+	rr_status status;
+
+	if (engine->emission.captured) /* its graph's launches run it */
+		return RR_OK;
+	if (!engine->passes_under_way) {
+		engine->lists->ops->go(engine->lists, &engine->emission);
+		engine->passes_under_way = 1;
+		*moved = true;
+	}
+	status = engine->lists->ops->ended(engine->lists, &engine->emission);
+	if (status != RR_AGAIN)
+		engine->passes_under_way = 0;
+	return status;
+}
+
 /* Nobody may touch our buffers after the operation: wait for those who read them in place. */
 static rr_status drain(struct rr_engine *engine)
 {
@@ -304,7 +322,7 @@ rr_status rr_engine_progress(struct rr_engine *engine, bool *moved)
 			engine->phase = RR_RUNNING;
 	}
 	if (engine->phase == RR_RUNNING && status == RR_OK) {
-		status = run_rows(engine, moved);
+		status = engine->plan->listed ? run_list(engine, moved) : run_rows(engine, moved);
 		if (status == RR_OK)
 			engine->phase = RR_DRAINING;
 	}

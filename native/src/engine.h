@@ -4,7 +4,7 @@
  * One operation at a time. Nothing blocks: rr_engine_progress() does what can be done now.
  *
  *   OPENING   post OPEN to every peer of the plan, see theirs; descriptors differ: mismatch
- *   RUNNING   rows in a bounded window; see engine_row.c
+ *   RUNNING   rows in a bounded window; see engine_row.c. Or streams run the plan's list: let it go, wait for its end
  *   DRAINING  all rows are through; peers may still read our memory
  *
  * The engine knows no transport, no algorithm and no device but by link.h, rows.h and device.h.
@@ -19,6 +19,7 @@
 #include "link.h"
 #include "page.h"
 #include "plan.h"
+#include "stream_lists.h"
 #include "trace.h"
 
 enum rr_phase { RR_IDLE = 0, RR_OPENING = 1, RR_RUNNING = 2, RR_DRAINING = 3 };
@@ -64,6 +65,8 @@ struct rr_engine {
 	/* the operation in flight */
 	enum rr_phase phase;
 	const struct rr_plan *plan;
+	struct rr_lists *lists;         /* of a plan with a list, which streams run */
+	struct rr_emission emission;
 	uint64_t op;
 	struct rr_buffer buffers[RR_BUFFER_COUNT];
 	struct rr_open open; /* our own */

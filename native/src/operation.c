@@ -180,6 +180,8 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 		buffers[RR_SCRATCH] = (struct rr_buffer){.zero = comm->scratch}; /* it may have moved */
 	}
 	comm->engine.device = plan->device ? plan->device : &rr_device_cpu;
+	comm->engine.lists = comm->lists;
+	comm->engine.emission = work->emission;
 	status = rr_engine_start(&comm->engine, plan, work->op, buffers, places);
 	if (status == RR_OK && plan->device && plan->rdma)
 		status = rr_engine_behind_device(&comm->engine);
@@ -194,6 +196,16 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 	}
 	rr_note32(&work->state, RR_WORK_RUNNING);
 	return RR_OK;
+}
+
+/* What its streams have moved past the links of the host. */
+static void count_list(struct rr_comm *comm, const struct rr_plan *plan)
+{
+	for (uint32_t i = 0; i < plan->peer_count; i++) {
+		int32_t peer = plan->peers[i];
+		comm->engine.out[peer]->bytes += plan->listed->sent_bytes[peer];
+		comm->engine.in[peer]->bytes += plan->listed->received_bytes[peer];
+	}
 }
 
 static void count_engine(struct rr_comm *comm, const struct rr_plan *plan, rr_run_stats *stats)
@@ -227,6 +239,8 @@ static void finish(struct rr_comm *comm, struct rr_work *work)
 	} else {
 		memset(comm->link_stats, 0, (size_t)comm->world * sizeof(*comm->link_stats));
 		comm->last_mailbox = false;
+		if (plan->listed && !work->emission.captured)
+			count_list(comm, plan);
 		count_engine(comm, plan, &stats);
 	}
 	comm->stats = stats;
@@ -301,6 +315,12 @@ rr_status rr_operation_progress(struct rr_comm *comm, bool *moved)
 		if (status < 0) {
 			lose(comm, work, status);
 			return status;
+		}
+		/* A rank that was lost inside let its list run on with what it had: it said so before. */
+		if (work->plan->listed) {
+			rr_watch_look(comm);
+			if (comm->failed)
+				return rr_error_set(&comm->failure);
 		}
 		finish(comm, work);
 		*moved = true;

@@ -246,6 +246,8 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 
 void rr_plan_unmake(struct rr_plan *plan)
 {
+	if (plan->listed)
+		plan->listed->free(plan->listed);
 	rr_schedule_free(plan->rows);
 	free(plan->chunk_offsets);
 	free(plan->peers);
@@ -312,7 +314,7 @@ void rr_plan_detach_all(struct rr_comm *comm)
 /* Scratch moves when it grows: not under an operation that uses it. */
 static rr_status grow_scratch(struct rr_comm *comm, const struct rr_plan *plan)
 {
-	uint64_t bytes = plan->scratch_bytes;
+	uint64_t bytes = plan->listed ? 0 : plan->scratch_bytes; /* lists have their own */
 
 	if (bytes <= (plan->device ? comm->device_scratch_bytes : comm->scratch_bytes))
 		return RR_OK;
@@ -336,17 +338,25 @@ static rr_status check_device(const struct rr_comm *comm, rr_plan_spec *spec)
 	return comm->device->ops->serves(comm->device, (rr_dtype)spec->dtype, reduces(spec->collective) ? (rr_redop)spec->redop : RR_SUM);
 }
 
-static void put_on_device(struct rr_plan *plan, struct rr_device *device)
+static rr_status put_on_device(struct rr_plan *plan, struct rr_comm *comm, const rr_plan_spec *spec)
 {
-	plan->device = device;
-	plan->descriptor.device = (uint8_t)device->ops->kind;
+	rr_status status = RR_OK;
+
+	plan->device = comm->device;
+	plan->descriptor.device = (uint8_t)comm->device->ops->kind;
+	if (spec->on_streams && !comm->lists)
+		return rr_fail(RR_ERR_ARGUMENT, "on_streams: this communicator has no lists; rr_comm_use_lists() gives it some");
+	if (spec->on_streams)
+		status = comm->lists->ops->make(comm->lists, spec, &plan->listed);
+	plan->descriptor.listed = plan->listed ? 1 : 0;
 	plan->descriptor.hash = rr_descriptor_hash(&plan->descriptor);
+	return status;
 }
 
 rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out)
 {
 	rr_plan_spec spec = *given;
-	struct rr_plan *plan;
+	struct rr_plan *plan = NULL;
 	rr_status status = rr_comm_usable(comm);
 
 	if (status >= 0 && spec.on_device)
@@ -356,8 +366,9 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out
 	if (status < 0)
 		return status;
 	if (spec.on_device)
-		put_on_device(plan, comm->device);
-	status = rr_stage_find(comm, plan);
+		status = put_on_device(plan, comm, &spec);
+	if (status >= 0)
+		status = rr_stage_find(comm, plan);
 	if (status < 0) {
 		rr_plan_unmake(plan);
 		return status;

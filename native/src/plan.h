@@ -39,6 +39,7 @@ struct rr_plan {
 	uint32_t peer_count;
 	uint32_t *links; /* all of them, as the rows number them: channel * world + peer */
 	uint32_t link_total;
+	struct rr_listed *listed; /* its list; NULL: the progress executor runs its rows */
 	struct rr_device *device; /* in whose memory the vectors lie; NULL: the host's */
 	bool far;  /* some of them are on other nodes */
 	bool rdma; /* and a link to one of these is RDMA's */

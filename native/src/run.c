@@ -31,6 +31,14 @@ static rr_status check_buffers(const struct rr_plan *plan, const void *input, co
 	return RR_OK;
 }
 
+static rr_status check_executor(const struct rr_plan *plan, bool on_streams)
+{
+	if ((plan->listed != NULL) == on_streams)
+		return RR_OK;
+	return rr_fail(RR_ERR_ARGUMENT, on_streams ? "the plan is none with on_streams: rr_plan_start() starts it"
+						   : "the plan is a list on streams: rr_plan_start_on() starts it");
+}
+
 /*
  * Lays pieces of memory out in the vector's coordinates. Pieces are cut where the part of the vector that they hold is:
  * in all_to_all the output is a chunk from every rank. Empty ones are left out; there is room for all.
@@ -132,6 +140,8 @@ static rr_status run(struct rr_plan *plan, const void *input, void *output, cons
 	rr_status status = plan_usable(plan);
 	bool tiny;
 
+	if (status >= 0)
+		status = check_executor(plan, false);
 	if (status < 0)
 		return status;
 	struct rr_work *work = &comm->call;
@@ -300,8 +310,20 @@ rr_status rr_plan_run_lists(rr_plan *plan, const rr_extent *input, uint32_t inpu
 	return status;
 }
 
-rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
-			uint32_t output_count, uint64_t timeout_ns, rr_work **out)
+/* Its list into streams. Half a list there would be waited for by all that come: the communicator is lost then. */
+static rr_status emit(struct rr_comm *comm, struct rr_work *work, const rr_list_streams *streams)
+{
+	struct rr_lists *lists = comm->lists;
+	rr_status status = lists->ops->emit(lists, work->plan->listed, &work->input, &work->output, streams, &work->emission);
+
+	if (status < 0 && work->emission.ticket)
+		rr_watch_fail(comm, rr_error_here());
+	return status;
+}
+
+/* streams: of a plan with a list. */
+static rr_status start(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
+		       uint32_t output_count, const rr_list_streams *streams, uint64_t timeout_ns, rr_work **out)
 {
 	struct rr_comm *comm = plan->comm;
 	rr_status status = plan_usable(plan);
@@ -325,7 +347,10 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 	rr_drive_take(comm);
 	if (comm->failed) { /* found by the progress thread in between */
 		status = rr_error_set(&comm->failure);
-	} else if ((status = rr_keep_reserve(comm, work)) >= 0) {
+	} else if ((status = rr_keep_reserve(comm, work)) >= 0 && streams) {
+		status = emit(comm, work, streams);
+	}
+	if (status >= 0) {
 		bool moved;
 		rr_operation_enqueue(comm, work);
 		rr_operation_progress(comm, &moved); /* what can be done at once; the peers learn that we are here */
@@ -342,6 +367,22 @@ rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_co
 free_work:
 	free_parts(work);
 	return status;
+}
+
+rr_status rr_plan_start(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
+			uint32_t output_count, uint64_t timeout_ns, rr_work **out)
+{
+	rr_status status = check_executor(plan, false);
+
+	return status < 0 ? status : start(plan, input, input_count, output, output_count, NULL, timeout_ns, out);
+}
+
+rr_status rr_plan_start_on(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
+			   uint32_t output_count, const rr_list_streams *streams, uint64_t timeout_ns, rr_work **out)
+{
+	rr_status status = check_executor(plan, true);
+
+	return status < 0 ? status : start(plan, input, input_count, output, output_count, streams, timeout_ns, out);
 }
 
 rr_status rr_work_wait(rr_work *work, uint64_t wait_ns)

@@ -217,6 +217,8 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 	if (comm->engine.phase != RR_IDLE && comm->engine.device->ops->settle &&
 	    !comm->engine.device->ops->settle(comm->engine.device))
 		strcpy(comm->failure.hint, "the GPU has not ended what it was given: it may still read and write the operation's arrays");
+	if (comm->lists && !comm->lists->ops->drain(comm->lists))
+		strcpy(comm->failure.hint, "the GPU has not ended what it was given: it may still read and write the operation's arrays");
 	rr_engine_stop(&comm->engine);
 	rr_keep_put_back(comm); /* nobody writes the operation's buffers any more */
 	if (work && rr_own32(&work->state) == RR_WORK_RUNNING)

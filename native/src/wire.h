@@ -76,7 +76,7 @@ struct rr_descriptor {
 	uint8_t channels; /* that the rows are cut into */
 	uint8_t device;   /* where the vectors lie: enum rr_device_kind */
 	uint8_t check;    /* slices carry a CRC32C */
-	uint8_t reserved;
+	uint8_t listed;   /* runs as a list on streams */
 };
 _Static_assert(sizeof(struct rr_descriptor) == 104, "descriptors are compared byte by byte: no padding");
 

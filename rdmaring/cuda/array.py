@@ -51,6 +51,11 @@ class DeviceArray:
             "stream": int(self._device.stream),
         }
 
+    @property
+    def _library_stream(self) -> int:
+        """On which it is copied to and from the host."""
+        return int(self._device.stream)
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CUDA, self.ordinal
 

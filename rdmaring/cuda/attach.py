@@ -6,20 +6,23 @@ import json
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rdmaring._native import check, ffi, lib
 from rdmaring.cuda import kernels
+from rdmaring.cuda.blocks import Block, Geometry
 from rdmaring.cuda.context import Device, PerDevice, device
 from rdmaring.cuda.driver import addresses, call, is_loaded
 from rdmaring.cuda.ipc import pid_namespace, start_time
-from rdmaring.cuda.memory import Allocation, device_capability
+from rdmaring.cuda.lists import Lists, is_proven, meet, suits
+from rdmaring.cuda.memory import Allocation, Capability, device_capability
 from rdmaring.errors import CudaError, RdmaringError
+from rdmaring.schedule import Schedule
 
 RECORD_BYTES = 1021  # what a rank tells, once; running.told() knows this size
-STAGED = "this version moves GPU vectors through pinned host memory: copies from GPU to GPU are under construction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Record:
     ipc: bool = False
     reason: str = ""
     error: str = ""
+    sizes: str = ""  # of its block: world, channels, slots of a link, bytes of a slot
+    block: str = ""  # what the others open it by
 
     def pack(self) -> bytes:
         """RECORD_BYTES; the texts are cut where they are too long."""
@@ -53,24 +58,33 @@ class Record:
         return cls(**facts)
 
 
-def own_record(where: Device) -> Record:
-    """Of this process. Raises CudaError."""
+def own_record(native: NativeDevice, sizes: Geometry | None) -> tuple[Record, Block | None]:
+    """Of this process, and its block. sizes: of the block; None: none is of use. Raises CudaError."""
+    where, block = native.device, None
     able = device_capability(where)
-    return Record(
-        where.ordinal, where.name, where.uuid, os.getpid(), start_time(), pid_namespace(), able.ipc, able.reason
+    told = {"sizes": "", "block": ""}
+    if able.ipc and sizes is not None:
+        try:
+            block = Block(where, sizes, native.table)
+            told = {"sizes": str(sizes), "block": block.told()}
+        except RdmaringError as error:
+            able = Capability(False, f"its block of GPU memory: {error}")
+    record = Record(
+        where.ordinal, where.name, where.uuid, os.getpid(), start_time(), pid_namespace(), able.ipc, able.reason, **told
     )
+    return record, block
 
 
-def travels(mine: Record, peer: Record, *, near: bool) -> tuple[str, str]:
-    """How GPU vectors go between two ranks, and why not better."""
-    if not near:
-        return "staged", "between nodes: through pinned host memory"
-    for record, whose in ((mine, "this rank"), (peer, "the peer")):
+def why_staged(records: Sequence[Record]) -> str:
+    """Why the ranks, all of one node, cannot share GPU memory; "" if they may. All of them find the same."""
+    for number, record in enumerate(records):
         if not record.ipc:
-            return "staged", f"{whose}: {record.reason}"
-    if not mine.namespace or mine.namespace != peer.namespace:
-        return "staged", "the ranks are in different PID namespaces, between which IPC handles do not pass"
-    return "staged", STAGED
+            return f"rank {number}: {record.reason}"
+        if not record.namespace or record.namespace != records[0].namespace:
+            return f"ranks 0 and {number} are in different PID namespaces, between which IPC handles do not pass"
+        if record.sizes != records[0].sizes:
+            return f"ranks 0 and {number} have slots of other sizes: {records[0].sizes}; {record.sizes}"
+    return ""
 
 
 # ---- the device as C has it ----
@@ -121,6 +135,7 @@ class NativeDevice:
             lib.rr_cuda_close(table)
             raise
         self.handle = out[0]
+        self.table = table
         weakref.finalize(self, _close, self.handle, table)
 
     def need(self, dtype: int) -> None:
@@ -153,13 +168,19 @@ native_device = PerDevice(NativeDevice)
 
 
 class Attached:
-    """A communicator whose vectors are in the memory of one GPU. ranks: everyone's record."""
+    """A communicator whose vectors are in the memory of one GPU. ranks: everyone's record.
 
-    def __init__(self, native: NativeDevice, ranks: Sequence[Record]) -> None:
+    lists: where its operations run on streams; None: the host stages them, and staged_reason says why.
+    """
+
+    def __init__(self, native: NativeDevice, ranks: Sequence[Record], lists: Lists | None, staged_reason: str) -> None:
         self.device = native.device
         self.native = native
         self.ranks = tuple(ranks)
+        self.lists = lists
+        self.staged_reason = staged_reason
         self._scratch: dict[int, Allocation] = {}
+        self.behind: deque[Any] = deque()  # works that streams are ordered behind and nobody waits for: gpu.py
 
     def order(self) -> None:
         """What C launches from now on runs behind what our stream waits for: the producers' work on the arrays."""
@@ -173,33 +194,62 @@ class Attached:
             found = self._scratch[which] = Allocation(self.device, nbytes)
         return found
 
+    def runs_lists(self, schedule: Schedule, *, built_in: bool, paired: bool) -> bool:
+        """Whether streams run an operation by themselves; the same on all ranks. Otherwise the host stages it.
+
+        paired: counts by pair, which no rank knows all of. built_in: the order of its slices has been proven.
+        """
+        if self.lists is None or paired or schedule.world < 2:
+            return False
+        return suits(schedule) and (built_in or is_proven(schedule))
+
     def close(self) -> None:
         """Behind the communicator's end: nobody uses the memory any more."""
+        if self.lists is not None:
+            self.lists.close()
         self._scratch.clear()
 
     def link(self, rank: int, peer: int, *, near: bool) -> tuple[str, str]:
         """How GPU vectors go between the two, and why not better."""
-        return travels(self.ranks[rank], self.ranks[peer], near=near)
+        if not near:
+            return "staged", "between nodes: through pinned host memory"
+        if self.lists is None:
+            return "staged", self.staged_reason
+        same = self.ranks[rank].uuid == self.ranks[peer].uuid
+        return "cuda_ipc", "on one GPU" if same else ""
 
 
-def join(comm: Any, ordinal: int, gather: Callable[[bytes], list[bytes]]) -> Attached:
+def join(
+    comm: Any, rank: int, ordinal: int, sizes: Geometry | None, gather: Callable[[bytes], list[bytes]]
+) -> Attached:
     """Collective: every rank tells of its GPU. comm: C's. ``gather`` collects RECORD_BYTES of every rank.
+
+    sizes: of the blocks by which ranks share GPU memory; None: they are not all on one node.
 
     Raises:
         CudaError: on some rank the GPU cannot be used; all ranks raise.
     """
-    native, failure = None, None
+    native, failure, block = None, None, None
     try:
         native = native_device(device(ordinal))
-        record = own_record(native.device)
+        record, block = own_record(native, sizes)
     except RdmaringError as error:  # the others wait for our record
         failure, record = error, Record(ordinal, error=str(error))
     ranks = [Record.unpack(raw) for raw in gather(record.pack())]
+    lost = next((number for number, each in enumerate(ranks) if each.error), None)
+    reason = "between nodes: through pinned host memory" if sizes is None else why_staged(ranks)
+    if block is not None and (lost is not None or reason):
+        block.free()  # no other rank opens it: all find the same
     if failure is not None:
         raise failure
-    for number, each in enumerate(ranks):
-        if each.error:
-            raise CudaError(f"rank {number} cannot use its GPU {each.ordinal}: {each.error}")
+    if lost is not None:
+        raise CudaError(f"rank {lost} cannot use its GPU {ranks[lost].ordinal}: {ranks[lost].error}")
     assert native is not None
     check(lib.rr_comm_use_device(comm, native.handle))
-    return Attached(native, ranks)
+    lists = None
+    if not reason:
+        assert block is not None
+        lists, reason = meet(native, rank, block, [each.block for each in ranks], gather, RECORD_BYTES)
+    if lists is not None:
+        check(lib.rr_comm_use_lists(comm, lists.handle))
+    return Attached(native, ranks, lists, reason)

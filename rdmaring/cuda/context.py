@@ -100,6 +100,11 @@ class Device:
             call("cuEventRecord", mark.handle, self.stream)
             call("cuStreamWaitEvent", bindings().CUstream(stream), mark.handle, 0)
 
+    def is_captured(self) -> bool:
+        """Whether our stream is in a capture: it waits for a stream that a user captures."""
+        with self.current():
+            return bool(int(call("cuStreamIsCapturing", self.stream)))
+
     def synchronize(self) -> None:
         """Wait on the host for our stream."""
         with self.current():

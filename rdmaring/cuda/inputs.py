@@ -7,13 +7,14 @@ By DLPack where there is one: its producer orders its work onto our stream, and 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rdmaring.cuda import dlpack
-from rdmaring.cuda.context import any_device, device
+from rdmaring.cuda.context import Device, any_device, device
 from rdmaring.cuda.memory import pointer_attribute
 from rdmaring.errors import ArgumentError, ArgumentTypeError, CudaError
 
@@ -23,13 +24,17 @@ IMMUTABLE = frozenset(("jax", "jaxlib"))
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A contiguous array in GPU memory. owner: what keeps its memory."""
+    """A contiguous array in GPU memory. owner: what keeps its memory.
+
+    stream: on which its owner goes on working with it, by handle; None: nothing tells.
+    """
 
     address: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     ordinal: int
     owner: Any
+    stream: int | None = None
 
     @property
     def count(self) -> int:
@@ -69,7 +74,23 @@ def _by_dlpack(given: Any, name: str) -> tuple[Input, bool]:
         _check_contiguous(got.shape, got.strides, 1, name)
     if got.device_type not in dlpack.ON_GPU or got.device_id != where.ordinal:
         raise ArgumentError(f"{name} tells of device {where.ordinal} and exports memory of {got.device_id}")
-    return Input(got.address, got.shape, got.dtype, where.ordinal, (given, got.owner)), got.readonly
+    stream = _current_stream(given, where)
+    return Input(got.address, got.shape, got.dtype, where.ordinal, (given, got.owner), stream), got.readonly
+
+
+def _current_stream(given: Any, where: Device) -> int | None:
+    """DLPack tells of no stream; where its package has a current one, that is it."""
+    own = getattr(given, "_library_stream", None)  # of a DeviceArray
+    if own is not None:
+        return int(own)
+    package = type(given).__module__.partition(".")[0]
+    module = sys.modules.get(package)
+    if package == "torch" and module is not None:
+        return int(module.cuda.current_stream(where.ordinal).cuda_stream)
+    if package == "cupy" and module is not None:
+        with module.cuda.Device(where.ordinal):
+            return int(module.cuda.get_current_stream().ptr)
+    return None
 
 
 def _by_interface(given: Any, name: str) -> tuple[Input, bool]:
@@ -88,7 +109,8 @@ def _by_interface(given: Any, name: str) -> tuple[Input, bool]:
         raise ArgumentError(f"{name} names stream 0; the protocol has 1 for the legacy stream, 2 for the thread's")
     if stream is not None:
         where.wait_for(int(stream))
-    return Input(address, shape, dtype, where.ordinal, given), bool(readonly)
+    stream = None if stream is None else int(stream)
+    return Input(address, shape, dtype, where.ordinal, given, stream), bool(readonly)
 
 
 def _dtype(given: Any, facts: dict[str, Any], name: str) -> np.dtype[Any]:

@@ -115,6 +115,14 @@ class Opened:
         with self._device.current():
             call("cuIpcCloseMemHandle", address)
 
+    def close_place(self, place: Place) -> None:
+        """Close the allocation of a range, if it is open: no other range of it is in use."""
+        with self._lock:
+            buffer_id, address = self._open.get((place.pid, place.start, place.base), (None, 0))
+            if buffer_id == place.buffer_id:
+                del self._open[place.pid, place.start, place.base]
+                self._close(address)
+
     def close_process(self, pid: int, start: int) -> None:
         """Close all of one owner: before it is told that it may free."""
         with self._lock:

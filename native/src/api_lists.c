@@ -1,0 +1,28 @@
+/* api_lists.c - a communicator's lists, and works ordered with streams. */
+#include "comm.h"
+#include "order.h"
+#include "status.h"
+#include "stream_lists.h"
+
+rr_status rr_comm_use_lists(rr_comm *comm, rr_lists *lists)
+{
+	rr_status status = rr_comm_usable(comm);
+
+	if (status < 0)
+		return status;
+	if (comm->lists)
+		return rr_fail(RR_ERR_ARGUMENT, "rank %d's communicator has lists already", comm->rank);
+	if (!comm->device)
+		return rr_fail(RR_ERR_ARGUMENT, "rank %d's communicator has no device: rr_comm_use_device() comes first", comm->rank);
+	comm->lists = lists;
+	return RR_OK;
+}
+
+rr_status rr_work_order(rr_work *work, void *stream)
+{
+	if (!work->plan || !work->plan->listed)
+		return rr_fail(RR_ERR_ARGUMENT, "the work is none of a plan with on_streams");
+	if (rr_observe32(&work->state) == RR_WORK_DONE && work->status < 0)
+		return rr_error_set(&work->error);
+	return work->comm->lists->ops->order(work->comm->lists, &work->emission, stream);
+}
