@@ -81,8 +81,10 @@ import os
 os.environ["RDMARING_HOST_ID"] = "host" + os.environ["RDMARING_RANK"]
 """
 SMALL_SLOTS = {"RDMARING_SLOT_BYTES": "8192", "RDMARING_SLOT_COUNT": "2"}  # many slices, little credit
+STAGED = {"RDMARING_CUDA_IPC": "0"}
 WORLDS = [
     pytest.param(2, 1, False, SMALL_SLOTS, False, id="2 ranks, one GPU"),
+    pytest.param(2, 1, False, {**SMALL_SLOTS, **STAGED}, False, id="2 ranks, staged", marks=pytest.mark.long),
     pytest.param(4, 2, False, SMALL_SLOTS, True, id="4 ranks, two GPUs, one queue", marks=pytest.mark.long),
     pytest.param(3, 1, True, {}, False, id="3 hosts by TCP"),
 ]
@@ -195,7 +197,7 @@ with rr.init() as comm:
         tmp_path,
         cache,
         devices=1,
-        env={"RDMARING_SLOT_BYTES": "4096", "RDMARING_SLOT_COUNT": "1"},
+        env={"RDMARING_SLOT_BYTES": "4096", "RDMARING_SLOT_COUNT": "1", **STAGED},
         delay_us=400,
         seed=77,
     )
@@ -229,7 +231,7 @@ with rr.init() as comm:
         tmp_path,
         cache,
         devices=1,
-        env=SMALL_SLOTS,
+        env={**SMALL_SLOTS, **STAGED},
         seed=9,
     )
     alike(ran, 2, 1)

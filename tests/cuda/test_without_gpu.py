@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rdmaring.cuda import attach, context, ipc
+from rdmaring.cuda import attach, blocks, context, ipc
 from rdmaring.cuda.inputs import stream_handle
 from rdmaring.errors import ArgumentError, ArgumentTypeError
 from rdmaring.work import GPU_RECORD_BYTES
@@ -179,18 +179,27 @@ def test_records_come_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "peer", "near", "words"),
+    ("one", "other", "words"),
     [
-        ({}, {}, False, "between nodes"),
-        ({"ipc": False, "reason": "H100 is a MIG instance"}, {}, True, "this rank: H100 is a MIG instance"),
-        ({}, {"ipc": False, "reason": "integrated"}, True, "the peer: integrated"),
-        ({}, {"namespace": "pid:[1]"}, True, "PID namespaces"),
-        ({"namespace": ""}, {"namespace": ""}, True, "PID namespaces"),
+        ({"ipc": False, "reason": "H100 is a MIG instance"}, {}, "rank 0: H100 is a MIG instance"),
+        ({}, {"ipc": False, "reason": "integrated"}, "rank 1: integrated"),
+        ({}, {"namespace": "pid:[1]"}, "ranks 0 and 1 are in different PID namespaces"),
+        ({"namespace": ""}, {"namespace": ""}, "PID namespaces"),
+        ({"sizes": "a"}, {"sizes": "b"}, "ranks 0 and 1 have slots of other sizes: a; b"),
+        ({}, {}, ""),
     ],
 )
-def test_why_gpu_memory_is_staged(mine: dict[str, object], peer: dict[str, object], near: bool, words: str) -> None:
-    way, reason = attach.travels(record(**mine), record(**peer), near=near)
-    assert way == "staged" and words in reason
+def test_why_gpu_memory_is_staged(one: dict[str, object], other: dict[str, object], words: str) -> None:
+    reason = attach.why_staged([record(**one), record(**other)])
+    assert words in reason and bool(words) == bool(reason)
+
+
+def test_blocks_are_made_smaller_until_they_fit() -> None:
+    wished = blocks.geometry(4, 1, 4, 512 << 10)
+    assert (wished.slot_count, wished.slot_bytes) == (4, 512 << 10)
+    many = blocks.geometry(64, 4, 8, 512 << 10)
+    assert many.slot_count == 2 and many.slot_bytes == 64 << 10
+    assert wished.nbytes == 4 * 4 * (512 << 10) + 4096
 
 
 def test_places_come_through() -> None:

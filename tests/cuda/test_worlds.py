@@ -2,52 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cuda_sim import build, build_shim
-from cuda_sim.environment import environment
-from worlds import Ran, run_world
-
-TESTS = str(Path(__file__).resolve().parents[1])
-
-
-@functools.cache
-def kernel_cache() -> Path:
-    """Compiled kernels of all tests of this run: each dtype costs a second on a busy machine."""
-    return build.cache_folder() / "kernels"
-
-
-GPU = """
-import gpu_arrays as ga
-
-def values(rank, count, dtype):
-    # Small integers: sums and products are exact in every dtype, in any order.
-    return ((np.arange(count) * 7 + 3 * rank) % 5).astype(dtype)
-
-def everyone(comm, count, dtype):
-    return np.stack([values(r, count, dtype) for r in range(comm.size)])
-
-def host(x):
-    return x.copy_to_host() if hasattr(x, "copy_to_host") else x.get() if hasattr(x, "get") else np.asarray(x)
-
-def wrong(got, expected):
-    got = host(got)
-    return int((got.shape != expected.shape) or (got.astype(np.float64) != expected.astype(np.float64)).sum())
-"""
-
-
-def run_gpus(
-    world: int, source: str, tmp_path: Path, *options: str, env: dict[str, str] | None = None, **settings: Any
-) -> Ran:
-    """``source`` on ranks with simulated GPUs; settings: environment()'s."""
-    own = {**environment(**settings), "PYTHONPATH": TESTS, "RR_CUDA_SIM_KERNELS": str(build_shim.library())}
-    own |= {"XDG_CACHE_HOME": str(kernel_cache()), **(env or {})}
-    return run_world(world, GPU + textwrap.dedent(source), tmp_path, *options, env=own, timeout_s=110)
-
+from gpu_worlds import run_gpus
 
 ALL = """
 with rr.init(device="cuda" if EAGER else None) as comm:
@@ -94,21 +52,25 @@ with rr.init(device="cuda" if EAGER else None) as comm:
 
 
 @pytest.mark.parametrize(
-    ("world", "devices", "hosts"),
-    [(2, 1, False), (3, 1, False), (4, 4, False), (3, 2, True)],
-    ids=["2 on one GPU", "3 on one GPU with one queue", "4 GPUs", "3 hosts by TCP"],
+    ("world", "devices", "hosts", "ipc"),
+    [(2, 1, False, True), (3, 1, False, True), (4, 4, False, True), (2, 1, False, False), (3, 2, True, True)],
+    ids=["2 on one GPU", "3 on one GPU with one queue", "4 GPUs", "2 on one GPU, staged", "3 hosts by TCP"],
 )
-def test_all_collectives(world: int, devices: int, hosts: bool, tmp_path: Path) -> None:
+def test_all_collectives(world: int, devices: int, hosts: bool, ipc: bool, tmp_path: Path) -> None:
     apart = """os.environ["RDMARING_HOST_ID"] = "host" + os.environ["RDMARING_RANK"]\n""" if hosts else ""
     source = f"EAGER = {devices > 1}\n" + apart
     one_queue = world == 3 and not hosts  # as with CUDA_DEVICE_MAX_CONNECTIONS=1
-    ran = run_gpus(world, source + ALL, tmp_path, devices=devices, seed=11, one_queue=one_queue)
+    env = {} if ipc else {"RDMARING_CUDA_IPC": "0"}
+    ran = run_gpus(world, source + ALL, tmp_path, devices=devices, seed=11, one_queue=one_queue, env=env)
     assert ran.code == 0, ran.output
     for rank in range(world):
         assert not [what for what in ran.said[rank] if "wrong" in what], ran.output
         assert ran.of(rank, "done")
         for way, reason in ran.of(rank, "links"):
-            assert way == "staged" and ("between nodes" in reason) == hosts, ran.output
+            if ipc and not hosts:
+                assert (way, reason) == ("cuda_ipc", "on one GPU" if devices == 1 else ""), ran.output
+            else:
+                assert way == "staged" and ("between nodes" if hosts else "rank 0: RDMARING_CUDA_IPC=0") in reason
 
 
 def test_numpy_arrays_on_a_communicator_of_gpu_memory(tmp_path: Path) -> None:
@@ -211,7 +173,7 @@ def test_work_and_plans_and_groups(tmp_path: Path) -> None:
     for rank in range(2):
         for what in ("works", "plan", "dup_wrong", "alone", "message", "zero", "buffer", "avg"):
             assert ran.of(rank, what) == 0, (what, ran.output)
-        assert ran.of(rank, "dup") == ["staged"]
+        assert ran.of(rank, "dup") == ["cuda_ipc"]
         assert ran.of(rank, "text") == "<rdmaring.cuda.DeviceArray (3, 4) float32 on cuda:0>"
 
 
@@ -236,7 +198,8 @@ with rr.init(device="cuda") as comm:
 def test_producers_are_waited_for(kind: str, tell: bool, right: bool, tmp_path: Path) -> None:
     """Late producers: with the order the sums are right; without it, planted, the simulated driver shows wrong ones."""
     source = ORDER.replace("KIND", f"ga.{kind}").replace("TELL", str(tell))
-    ran = run_gpus(2, source, tmp_path, seed=7, delay_us=20_000)
+    env = {} if right else {"RDMARING_CUDA_IPC": "0"}  # a list is late, too: it may begin behind the producer by chance
+    ran = run_gpus(2, source, tmp_path, seed=7, delay_us=20_000, env=env)
     assert ran.code == 0, ran.output
     found = [ran.of(rank, "wrong") for rank in range(2)]
     assert (found == [0, 0]) if right else all(found), ran.output

@@ -1,0 +1,47 @@
+"""Ranks with simulated GPUs, through the public face: what tests run."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from cuda_sim import build, build_shim
+from cuda_sim.environment import environment
+from worlds import Ran, run_world
+
+TESTS = str(Path(__file__).resolve().parent)
+
+GPU = """
+import gpu_arrays as ga
+
+def values(rank, count, dtype):
+    # Small integers: sums and products are exact in every dtype, in any order.
+    return ((np.arange(count) * 7 + 3 * rank) % 5).astype(dtype)
+
+def everyone(comm, count, dtype):
+    return np.stack([values(r, count, dtype) for r in range(comm.size)])
+
+def host(x):
+    return x.copy_to_host() if hasattr(x, "copy_to_host") else x.get() if hasattr(x, "get") else np.asarray(x)
+
+def wrong(got, expected):
+    got = host(got)
+    return int((got.shape != expected.shape) or (got.astype(np.float64) != expected.astype(np.float64)).sum())
+"""
+
+
+@functools.cache
+def kernel_cache() -> Path:
+    """Compiled kernels of all tests of this run: each dtype costs a second on a busy machine."""
+    return build.cache_folder() / "kernels"
+
+
+def run_gpus(
+    world: int, source: str, tmp_path: Path, *options: str, env: dict[str, str] | None = None, **settings: Any
+) -> Ran:
+    """``source`` on ranks with simulated GPUs; settings: environment()'s."""
+    own = {**environment(**settings), "PYTHONPATH": TESTS, "RR_CUDA_SIM_KERNELS": str(build_shim.library())}
+    own |= {"XDG_CACHE_HOME": str(kernel_cache()), **(env or {})}
+    return run_world(world, GPU + textwrap.dedent(source), tmp_path, *options, env=own, timeout_s=110)
