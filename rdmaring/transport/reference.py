@@ -21,6 +21,7 @@ import numpy as np
 from rdmaring import chunks, rendezvous
 from rdmaring._version import __version__
 from rdmaring.choice import Chooser
+from rdmaring.recover.survivors import Survivors
 from rdmaring.schedule import ORDERED, Buffer, Op, Row, Schedule, generate
 from rdmaring.transport import wire
 from rdmaring.transport.reference_edges import Meeting, WireError
@@ -87,6 +88,7 @@ class Reference:
         self._meeting = Meeting(rank, world, exchange, key, rails, slot_bytes=SLOT_BYTES, slot_count=SLOT_COUNT)
         facts = agree(exchange(own_record(["verbs" if rail else "tcp"], [])), self._meeting.nodes)
         self._chooser = Chooser(self._meeting.nodes, built_in(facts.transport, facts.processors))
+        self._survivors = Survivors.join(rank, self._meeting.nodes, key, exchange)  # where it is found after a failure
         self._links: dict[int, TcpLink | VerbsLink] = {}
         self._tiny_serial = 0
         self._deadline = 0.0
@@ -229,6 +231,7 @@ class Reference:
     def close(self) -> None:
         for link in self._links.values():
             link.close()
+        self._survivors.release()
         self._meeting.close(self.op)
 
 
