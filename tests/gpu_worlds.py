@@ -32,6 +32,55 @@ def wrong(got, expected):
 """
 
 
+STREAMS = """
+from rdmaring.cuda.driver import bindings, call
+import ctypes
+
+class Gate:
+    # What is put into the stream from now on waits until it is opened.
+    def __init__(self, producer):
+        self.page = ga.Pinned(producer.device, 64)
+        self.page.array[:] = 0
+        with producer.device.current():
+            call("cuStreamWaitValue32", producer.stream, self.page.address, 1, 1)
+
+    def open(self):
+        self.page.array[0] = 1
+
+def sync(producer):
+    with producer.device.current():
+        call("cuStreamSynchronize", producer.stream)
+
+def idle(producer):
+    with producer.device.current():
+        return int(bindings().cuStreamQuery(producer.stream)[0]) == 0
+
+sim = ctypes.CDLL("libcuda.so.1")
+sim.cs_calls.restype = ctypes.c_uint64
+def called(*names):
+    return sum(int(sim.cs_calls(name.encode())) for name in names)
+SYNCHRONIZING = ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuMemFree")
+"""
+
+CAPTURE = """
+GLOBAL = bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+
+def capture(p, function):
+    with p.device.current():
+        call("cuStreamBeginCapture", p.stream, GLOBAL)
+        try:
+            function()
+        finally:
+            status, graph = bindings().cuStreamEndCapture(p.stream)
+        assert int(status) == 0, status
+        return call("cuGraphInstantiate", graph, 0)
+
+def launch(p, graph):
+    with p.device.current():
+        call("cuGraphLaunch", graph, p.stream)
+"""
+
+
 @functools.cache
 def kernel_cache() -> Path:
     """Compiled kernels of all tests of this run: each dtype costs a second on a busy machine."""

@@ -8,37 +8,7 @@ from typing import Any
 
 import pytest
 from cuda_sim import race_checker
-from gpu_worlds import run_gpus
-
-HEAD = """
-from rdmaring.cuda.driver import bindings, call
-import ctypes
-
-class Gate:
-    # What is put into the stream from now on waits until it is opened.
-    def __init__(self, producer):
-        self.page = ga.Pinned(producer.device, 64)
-        self.page.array[:] = 0
-        with producer.device.current():
-            call("cuStreamWaitValue32", producer.stream, self.page.address, 1, 1)
-
-    def open(self):
-        self.page.array[0] = 1
-
-def sync(producer):
-    with producer.device.current():
-        call("cuStreamSynchronize", producer.stream)
-
-def idle(producer):
-    with producer.device.current():
-        return int(bindings().cuStreamQuery(producer.stream)[0]) == 0
-
-sim = ctypes.CDLL("libcuda.so.1")
-sim.cs_calls.restype = ctypes.c_uint64
-def called(*names):
-    return sum(int(sim.cs_calls(name.encode())) for name in names)
-SYNCHRONIZING = ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuMemFree")
-"""
+from gpu_worlds import CAPTURE, STREAMS, run_gpus
 
 
 def of(ran: Any, world: int, key: str) -> list[Any]:
@@ -51,7 +21,7 @@ def test_the_host_does_not_wait(one_queue: bool, tmp_path: Path) -> None:
     """Calls return while the producer's work still waits; what comes behind in its stream sees the results."""
     ran = run_gpus(
         2,
-        HEAD
+        STREAMS
         + """
 with rr.init(device="cuda") as comm:
     p, me = ga.Producer(), comm.rank
@@ -85,30 +55,11 @@ with rr.init(device="cuda") as comm:
     assert of(ran, 2, "sent") == [5000 * 8] * 2
 
 
-CAPTURE = """
-RELAXED = bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-
-def capture(p, function):
-    with p.device.current():
-        call("cuStreamBeginCapture", p.stream, RELAXED)
-        try:
-            function()
-        finally:
-            status, graph = bindings().cuStreamEndCapture(p.stream)
-        assert int(status) == 0, status
-        return call("cuGraphInstantiate", graph, 0)
-
-def launch(p, graph):
-    with p.device.current():
-        call("cuGraphLaunch", graph, p.stream)
-"""
-
-
 def test_plans_are_captured_and_replayed(tmp_path: Path) -> None:
     """Beside calls that are not captured, on the same stream; ranks that capture differently are told."""
     ran = run_gpus(
         3,
-        HEAD
+        STREAMS
         + CAPTURE
         + """
 with rr.init(device="cuda") as comm:
@@ -218,7 +169,7 @@ def test_what_a_call_costs(tmp_path: Path) -> None:
     log, world, count, slot = tmp_path / "log", 4, 4 * 8 * 1024, 4096
     ran = run_gpus(
         world,
-        HEAD
+        STREAMS
         + f"""
 with rr.init(device="cuda") as comm:
     p, me = ga.Producer(), comm.rank
