@@ -22,7 +22,7 @@ class Link:
     huge_pages: the slots lie on some. line_ns: what storing to a cache line takes that the peer has read, when it was
     last looked at (with slots of 16 KiB and more): a few ns where the two cores share a cache, more where they do not;
     None: not yet. reconnects: how often a link of verbs failed and was made anew.
-    gpu: how vectors in GPU memory travel, "" where there are none: "ipc" (from one GPU into the other's
+    gpu: how vectors in GPU memory travel, "" where there are none: "cuda_ipc" (from one GPU into the other's
     memory), "gpudirect" (the NIC reads and writes this rank's GPU memory: verbs) or "staged" (through pinned host
     memory); gpu_reason: by which registration, or why each was refused. Each end of an edge is as it is by itself.
     """

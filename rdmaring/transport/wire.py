@@ -158,7 +158,7 @@ DESCRIPTOR = Layout(
     ("channels", "B"),
     ("device", "B"),
     ("check", "B"),
-    ("reserved", "B"),
+    ("listed", "B"),
 )
 STATE = Layout(
     "struct rr_state_message",
