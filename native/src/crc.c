@@ -11,6 +11,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "cpu.h"
+
 #define POLYNOMIAL 0x82f63b78u
 #define LONG_BYTES 4096u /* of each of three blocks */
 #define SHORT_BYTES 256u
@@ -85,6 +87,11 @@ uint32_t rr_crc32c_tables(uint32_t crc, const void *data, size_t bytes)
 }
 
 #if defined(__x86_64__)
+#if defined(__clang__) /* which counts the instruction apart from sse4.2 */
+#define RR_CRC_TARGET __attribute__((target("sse4.2,crc32")))
+#else
+#define RR_CRC_TARGET __attribute__((target("sse4.2")))
+#endif
 
 static uint32_t move_over(uint32_t moved[4][256], uint32_t crc)
 {
@@ -92,8 +99,7 @@ static uint32_t move_over(uint32_t moved[4][256], uint32_t crc)
 }
 
 /* Three blocks of `block` bytes, one behind the other. */
-__attribute__((target("sse4.2"))) static inline uint32_t three(uint32_t crc, const uint8_t *at, size_t block,
-								uint32_t moved[4][256])
+RR_CRC_TARGET static inline uint32_t three(uint32_t crc, const uint8_t *at, size_t block, uint32_t moved[4][256])
 {
 	uint64_t a = crc, b = 0, c = 0;
 
@@ -105,7 +111,7 @@ __attribute__((target("sse4.2"))) static inline uint32_t three(uint32_t crc, con
 	return move_over(moved, move_over(moved, (uint32_t)a) ^ (uint32_t)b) ^ (uint32_t)c;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const uint8_t *at, size_t bytes)
+RR_CRC_TARGET static uint32_t by_instruction(uint32_t crc, const uint8_t *at, size_t bytes)
 {
 	crc = ~crc;
 	for (; bytes >= 3 * LONG_BYTES; at += 3 * LONG_BYTES, bytes -= 3 * LONG_BYTES)
@@ -124,7 +130,7 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, c
 uint32_t rr_crc32c(uint32_t crc, const void *data, size_t bytes)
 {
 #if defined(__x86_64__)
-	if (__builtin_cpu_supports("sse4.2")) {
+	if (rr_cpu_features() & RR_CPU_CRC32) {
 		pthread_once(&made, make_tables);
 		return by_instruction(crc, data, bytes);
 	}

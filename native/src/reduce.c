@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu.h"
 #include "reduce_levels.h"
 
 #define RR_LEVEL_UNKNOWN (-1)
@@ -14,17 +15,9 @@
 
 static enum rr_simd_level rr_level_of_machine(void)
 {
-#if RR_HAVE_X86_LEVELS
-	__builtin_cpu_init();
-	if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c"))
-		return RR_SIMD_SCALAR;
-	if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-	    !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
-		return RR_SIMD_V3;
-	return RR_SIMD_V4;
-#else
-	return RR_SIMD_SCALAR;
-#endif
+	unsigned found = RR_HAVE_X86_LEVELS ? rr_cpu_features() : 0;
+
+	return found & RR_CPU_V4 ? RR_SIMD_V4 : found & RR_CPU_V3 ? RR_SIMD_V3 : RR_SIMD_SCALAR;
 }
 
 /* A name that is none of ours lowers nothing. */

@@ -13,7 +13,12 @@
 #include "reduce_levels.h"
 
 #if RR_VECTOR_BYTES == 64
+#if defined(__clang__) && __clang_major__ >= 18 && __clang_major__ <= 21
+/* These know 64-byte registers as a feature of its own, which zig's baseline switches off. */
+#define RR_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prfchw,evex512")))
+#else
 #define RR_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prfchw")))
+#endif
 #define RR_MM(name) _mm512_##name
 typedef __m512 rr_vf;
 typedef __m512d rr_vd;
