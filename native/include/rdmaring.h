@@ -492,6 +492,8 @@ RR_API rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_pla
 
 /* The widest instruction set in use: "scalar", "x86-64-v3", "x86-64-v4". */
 RR_API const char *rr_simd_name(void);
+/* Version, compiler and machine of this library, such as "1.2.0 by gcc 12.2.0 for x86-64". */
+RR_API const char *rr_build_name(void);
 /* dst = op over source_count vectors, then times scale (avg: then also over `ranks`). level 0: scalar. */
 RR_API rr_status rr_reduce_apply(int32_t dtype, int32_t redop, void *dst, const void *const *sources,
 				 uint32_t source_count, uint64_t count, double scale, int32_t level);

@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from rdmaring._version import __version__
-
 # Module rdmaring.cli.NAME holds the click command `command`; the help stands here, so that
 # `rdmaring --help` imports none of them.
 SUBCOMMANDS = {
@@ -64,12 +62,21 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(SUBCOMMANDS.items()))
 
 
+def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from rdmaring.cli.version import lines
+
+        click.echo("\n".join(lines()))
+        ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, message="rdmaring %(version)s")
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version,
+              help="Version; build, SIMD, verbs and CUDA as they are found here.")
 def cli() -> None:
     """All-reduce and its relatives between processes, without NCCL."""
 
