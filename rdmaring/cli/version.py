@@ -26,9 +26,9 @@ def lines() -> list[str]:
 
 def verbs_line(found: VerbsLibrary) -> str:
     """``found`` in words."""
-    if found.error:
-        return f"none ({found.error})"
     version = f"libibverbs {found.version}" if found.version else "libibverbs"
+    if found.error:
+        return f"{version}, devices: none ({found.error})" if found.path else f"none ({found.error})"
     return f"{version}, devices: {', '.join(found.devices) or 'none'}"
 
 
@@ -38,7 +38,7 @@ def cuda_line() -> str:
         served = driver.shown(driver.call("cuDriverGetVersion"))
         devices = driver.call("cuDeviceGetCount")
     except CudaError as error:
-        return f"none ({error})"
+        return f"none ({error.cause})"
     return f"driver for CUDA {served}, cuda-bindings {metadata.version('cuda-bindings')}, GPUs: {devices}"
 
 
