@@ -8,6 +8,8 @@ caller's back.
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -44,6 +46,7 @@ HALF_CODES = frozenset((2, 3))
 LIST_BYTES_MAX = 4 << 20  # of a list that is remembered: in a larger one the check takes a small part of the time
 LISTS_MAX = 8
 DLPACK_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
+IMMUTABLE = frozenset(("jax", "jaxlib"))  # share their memory, and count on nobody writing it
 REDOP_CODE: dict[str, int] = {"sum": 0, "prod": 1, "min": 2, "max": 3, "avg": 4}
 
 
@@ -105,6 +108,48 @@ def extents(vector: Vector | None) -> tuple[Any, int]:
     return (ffi.NULL, 0) if vector is None else (ffi.from_buffer("rr_extent[]", vector.table), len(vector.pieces))
 
 
+def _by_dlpack(given: Any, name: str) -> np.ndarray[Any, Any]:
+    try:
+        if str(getattr(given, "dtype", "")).endswith("bfloat16"):
+            return _bfloat16(given, name)
+        array = np.from_dlpack(given)
+    except ArgumentTypeError:
+        raise
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        text = f"{name} is a {type(given).__name__} that numpy cannot share: {error}"
+        raise ArgumentTypeError(text) from None
+    if not array.flags.writeable and hasattr(given, "__array__"):
+        # numpy before 2.1 takes every import for read-only; torch's __array__ shares the same memory
+        other = np.asarray(given)
+        same = other.ctypes.data == array.ctypes.data and other.dtype == array.dtype
+        return other if same else array
+    return array
+
+
+def _bfloat16(given: Any, name: str) -> np.ndarray[Any, Any]:
+    """An array of bfloat16 in host memory, which DLPack has and numpy's import of it has not.
+
+    Raises what the producer raises, and ArgumentTypeError where ml_dtypes, which numpy has bfloat16 from, is missing.
+    """
+    from rdmaring.cuda import dlpack  # needs nothing of CUDA
+
+    found = dlpack.take(given, name, None)
+    if found.device_type != dlpack.CPU:
+        raise ArgumentTypeError(f"{name} is a {type(given).__name__} on another device: {found.device_type} of DLPack")
+    width, strides = found.dtype.itemsize, None
+    if not math.prod(found.shape):
+        return np.empty(found.shape, found.dtype)
+    nbytes = math.prod(found.shape) * width
+    if found.strides is not None:
+        strides = tuple(each * width for each in found.strides)
+        nbytes = width + sum((dim - 1) * step for dim, step in zip(found.shape, strides, strict=True))
+    memory: Any = (ctypes.c_char * nbytes).from_address(found.address)
+    memory.owner = found.owner  # lives as long as the array's base
+    array: np.ndarray[Any, Any] = np.ndarray(found.shape, found.dtype, memory, strides=strides)
+    array.flags.writeable = not found.readonly
+    return array
+
+
 def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
     """``given`` as a numpy array that shares its memory."""
     if isinstance(given, np.ma.MaskedArray):
@@ -112,16 +157,11 @@ def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
     if isinstance(given, np.ndarray):
         return np.asarray(given)
     if hasattr(given, "__dlpack__"):
-        try:
-            array = np.from_dlpack(given)
-            if not array.flags.writeable and hasattr(given, "__array__"):
-                # numpy before 2.1 takes every import for read-only; torch's __array__ shares the same memory
-                other = np.asarray(given)
-                same = other.ctypes.data == array.ctypes.data and other.dtype == array.dtype
-                return other if same else array
-            return array
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise ArgumentTypeError(f"{name} is a {type(given).__name__} that numpy cannot share: {error}") from None
+        array = _by_dlpack(given, name)
+        if type(given).__module__.partition(".")[0] in IMMUTABLE:
+            array = array.view()
+            array.flags.writeable = False
+        return array
     try:
         return np.asarray(memoryview(given))
     except TypeError:

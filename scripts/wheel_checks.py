@@ -1,6 +1,6 @@
 """What a wheel must be, read from its files alone, so that wheels for another machine are checked, too.
 
-    python scripts/wheel_checks.py WHEEL MACHINE      (needs pyelftools, which auditwheel brings)
+`python scripts/wheel_checks.py WHEEL MACHINE` needs pyelftools, which auditwheel brings.
 """
 
 from __future__ import annotations

@@ -75,8 +75,14 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version,
-              help="Version; build, SIMD, verbs and CUDA as they are found here.")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Version; build, SIMD, verbs and CUDA as they are found here.",
+)
 def cli() -> None:
     """All-reduce and its relatives between processes, without NCCL."""
 

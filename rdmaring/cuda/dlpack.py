@@ -119,8 +119,8 @@ def bfloat16(name: str) -> np.dtype[Any]:
     return found
 
 
-def take(given: Any, name: str, stream: int) -> Import:
-    """Import what ``given`` exports, ordered by its producer onto ``stream``; -1: not ordered.
+def take(given: Any, name: str, stream: int | None) -> Import:
+    """Import what ``given`` exports, ordered by its producer onto ``stream``; -1: not ordered; None: host memory.
 
     Raises what the producer raises, and ArgumentTypeError.
     """
