@@ -46,7 +46,7 @@ HALF_CODES = frozenset((2, 3))
 LIST_BYTES_MAX = 4 << 20  # of a list that is remembered: in a larger one the check takes a small part of the time
 LISTS_MAX = 8
 DLPACK_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
-IMMUTABLE = frozenset(("jax", "jaxlib"))  # share their memory, and count on nobody writing it
+IMMUTABLE = frozenset(("jax", "jaxlib"))  # nobody may write what they share; DLPack before 1.0 cannot say so
 REDOP_CODE: dict[str, int] = {"sum": 0, "prod": 1, "min": 2, "max": 3, "avg": 4}
 
 
