@@ -142,6 +142,12 @@ static void *reach_address(const struct reach *reach, uint64_t coordinate, uint3
 	return (void *)(uintptr_t)address;
 }
 
+/* For this end to touch: only what it has mapped. A peer may change its OPEN after the mode was computed from it. */
+static void *mapped_address(const struct reach *reach, uint64_t coordinate, uint32_t bytes)
+{
+	return reach->place.reach == RR_REACH_REGION ? reach_address(reach, coordinate, bytes) : NULL;
+}
+
 /* ---- sender ---- */
 
 static uint64_t shm_released(struct rr_link *link)
@@ -219,7 +225,7 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 		*place = NULL;
 		return RR_OK;
 	case RR_MODE_WRITE:
-		*place = reach_address(&this->reach[transfer->buffer], transfer->coordinate, transfer->bytes);
+		*place = mapped_address(&this->reach[transfer->buffer], transfer->coordinate, transfer->bytes);
 		if (!*place)
 			return rr_fail(RR_ERR_PROTOCOL, "rank %d granted less memory than the operation writes", link->peer);
 		return RR_OK;
@@ -336,7 +342,7 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	if (transfer->implied && transfer->mode == RR_MODE_CMA)
 		return fetch(this, transfer, transfer->coordinate, data);
 	if (transfer->implied) {
-		*data = reach_address(&this->reach[transfer->buffer], transfer->coordinate, transfer->bytes);
+		*data = mapped_address(&this->reach[transfer->buffer], transfer->coordinate, transfer->bytes);
 		return *data ? RR_OK : rr_fail(RR_ERR_PROTOCOL, "rank %d registered less memory than its input", link->peer);
 	}
 	if (rr_observe64(&line->serial) != this->serial + 1) /* pairs with shm_commit() */
@@ -351,7 +357,7 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 		*data = payload_of(this, line);
 		return *data ? RR_OK : wrong_data(link, line, transfer);
 	case RR_MODE_SOURCE:
-		*data = reach_address(&this->reach[transfer->buffer], line->coordinate, line->bytes);
+		*data = mapped_address(&this->reach[transfer->buffer], line->coordinate, line->bytes);
 		return *data ? RR_OK : wrong_data(link, line, transfer);
 	case RR_MODE_WRITE:
 		*data = transfer->landing;

@@ -141,7 +141,7 @@ static rr_status check_row(const rr_schedule *schedule, uint32_t index)
 {
 	const struct rr_row *row = &schedule->rows[index];
 	bool operand = row->operand_buffer != -1;
-	int32_t receives = row->receive_end - row->receive_begin;
+	int64_t receives = (int64_t)row->receive_end - row->receive_begin; /* not checked yet: any two numbers */
 	bool ok = row->step >= 0 && (uint32_t)row->step < schedule->step_count + 1 && buffer_ok(row->buffer) &&
 		  range_ok(row->chunk_begin, row->chunk_end, schedule->chunk_count) &&
 		  cell_ok(schedule, row->buffer, row->cell) && (!operand || buffer_ok(row->operand_buffer)) &&
