@@ -174,6 +174,8 @@ class SystemCallError(CommunicatorError, OSError):
 class SetupError(CommunicatorError, ConnectionError):
     """The communicator could not be made: ranks are missing, too far apart, or of another version."""
 
+    advice = "start all ranks anew; the output of the rank that is named says more"
+
 
 class NoQuorumError(CommunicatorError, ConnectionError):
     """``shrink()`` reached no majority of the ranks, and not all others are proven dead; it may be called again.

@@ -29,7 +29,10 @@ def refuse(comm: Runner, collective: str, given: Vector) -> None:
     if given.code not in FLOAT_CODES:
         return
     if given.gpu is not None:
-        raise UnsupportedError("check='finite' with a vector in GPU memory; accepted are vectors in host memory")
+        raise UnsupportedError(
+            "check='finite' with a vector in GPU memory; accepted are vectors in host memory",
+            hint="leave check= out for it, or look for what is not finite with the array's own library",
+        )
     found = _first(given)
     place = np.array([NOWHERE if found is None else comm.rank << INDEX_BITS | found])
     vector = as_vector(place, "place", writable=True)

@@ -109,7 +109,9 @@ class Work:
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 raise OperationTimeoutError(
-                    f"the operation is not done after {timeout_s} s of this wait; it goes on", rank=self._comm.rank
+                    f"the operation is not done after {timeout_s} s of this wait; it goes on",
+                    hint="wait again, or see who is late with `rdmaring why`",
+                    rank=self._comm.rank,
                 )
         self._settle()
         return self._result

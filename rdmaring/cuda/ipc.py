@@ -68,7 +68,10 @@ def export(device: Device, address: int, nbytes: int) -> Place:
     """Raises CudaError: the memory cannot be shared; see memory.memory_capability() for why."""
     base, held = range_of(device, address)
     if address + nbytes > base + held:
-        raise CudaError(f"{nbytes} bytes at {address:#x} span several allocations, of which a handle names one")
+        raise CudaError(
+            f"{nbytes} bytes at {address:#x} span several allocations, of which a handle names one",
+            hint="give an array inside one allocation: comm.empty() makes one",
+        )
     with device.current():
         handle = call("cuIpcGetMemHandle", base)
     raw = ctypes.string_at(handle.getPtr(), HANDLE_BYTES)  # the bindings show no other way to its bytes

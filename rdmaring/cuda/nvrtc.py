@@ -56,7 +56,11 @@ def _call(name: str, *arguments: Any) -> Any:
     module = bindings()
     result = getattr(module, name)(*arguments)
     if int(result[0]):
-        raise CudaError(f"{name} failed: {result[0].name} ({int(result[0])})", driver_error=result[0].name)
+        raise CudaError(
+            f"{name} failed: {result[0].name} ({int(result[0])})",
+            hint="install the nvidia-cuda-nvrtc of the same release as cuda-bindings",
+            driver_error=result[0].name,
+        )
     return result[1] if len(result) == 2 else result[1:]
 
 
@@ -128,7 +132,10 @@ def compile_cubin(source: bytes, name: str, options: Sequence[str], included: Ma
         (result,) = bindings().nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         if int(result):
             log = _output(program, "ProgramLog").rstrip(b"\0").decode("utf-8", "replace").strip()
-            raise CudaError(f"NVRTC {_dotted(version())} did not compile {name} with {options}: {result.name}\n{log}")
+            raise CudaError(
+                f"NVRTC {_dotted(version())} did not compile {name} with {options}: {result.name}\n{log}",
+                hint="install an nvidia-cuda-nvrtc that knows this GPU, with the headers of its release",
+            )
         return _output(program, "CUBIN")
     finally:
         bindings().nvrtcDestroyProgram(program)

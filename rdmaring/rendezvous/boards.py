@@ -105,7 +105,11 @@ def decode_record(body: bytes, secret: bytes | None) -> tuple[Record, bytes]:
                 hint="install the same version of rdmaring for every rank",
             )
         if "failed" in fields:
-            raise RendezvousError(f"rank 0 failed: {string(fields, 'failed', RECORD_BYTES_MAX)}", missing_ranks=[0])
+            raise RendezvousError(
+                f"rank 0 failed: {string(fields, 'failed', RECORD_BYTES_MAX)}",
+                hint="see rank 0's own output",
+                missing_ranks=[0],
+            )
         record = Record(
             hosts=_hosts(fields),
             port=integer(fields, "port", 1, 65535),
@@ -115,7 +119,10 @@ def decode_record(body: bytes, secret: bytes | None) -> tuple[Record, bytes]:
             secret=string(fields, "secret"),
         )
     except ProtocolError as error:
-        raise RendezvousError(f"the record of rank 0's rendezvous is damaged: {error}") from None
+        raise RendezvousError(
+            f"the record of rank 0's rendezvous is damaged: {error}",
+            hint="does another program write under the same name into the store, or the folder?",
+        ) from None
     known = record.secret.encode() or secret or b""
     if not proves(record.proof, proof_of(known, record.job)):
         raise RendezvousError(

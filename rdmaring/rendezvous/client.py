@@ -125,7 +125,10 @@ class Rendezvous:
         if self._connection is None:
             return bytes(mine)
         if os.getpid() != self._pid:
-            raise RendezvousError("the rendezvous belongs to the process that made it, not to a fork() of it")
+            raise RendezvousError(
+                "the rendezvous belongs to the process that made it, not to a fork() of it",
+                hint="call init() in the child, or start it by spawn",
+            )
         deadline = time.monotonic() + self._timeout_s + ANSWER_SLACK_S
         try:
             return self._connection.give(bytes(mine), deadline, self.world)
@@ -185,7 +188,10 @@ class _Search:
     def note_loss(self, error: ConnectionError) -> None:
         if time.monotonic() >= self._deadline:
             raise RendezvousError(
-                f"the rendezvous ended while the world assembled: {error}", missing_ranks=[0], timed_out=True
+                f"the rendezvous ended while the world assembled: {error}",
+                hint="see rank 0's own output",
+                missing_ranks=[0],
+                timed_out=True,
             ) from error
         time.sleep(RETRY_FIRST_S)
 

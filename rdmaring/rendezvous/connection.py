@@ -122,7 +122,11 @@ class Connection:
         self._socket.close()
 
     def _stopped(self, what: str) -> RendezvousError:
-        return RendezvousError(f"the rendezvous at {self.address} stopped {what}", timed_out=True)
+        return RendezvousError(
+            f"the rendezvous at {self.address} stopped {what}",
+            hint="is rank 0's process stopped, or its host overloaded?",
+            timed_out=True,
+        )
 
     def _broken(self, error: Exception) -> RendezvousError:
         return RendezvousError(

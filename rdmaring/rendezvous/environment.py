@@ -78,4 +78,4 @@ def _address(text: str) -> tuple[str, int]:
     try:
         return parse_address(text)
     except ValueError as error:
-        raise RendezvousError(f"RDMARING_RENDEZVOUS: {error}") from None
+        raise RendezvousError(f"RDMARING_RENDEZVOUS: {error}", hint="give host:port, or [IPv6]:port") from None

@@ -86,7 +86,7 @@ class Group:
         if self.failure is not None:
             return  # it was told when it happened, and finds that in its socket
         if rank in self._given:
-            self._fail(RendezvousError(f"rank {rank} gave twice in one round"))
+            self._fail(RendezvousError(f"rank {rank} gave twice in one round", hint="is one rank number used twice?"))
             return
         self._given[rank] = payload
         if self._left:

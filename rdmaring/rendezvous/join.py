@@ -202,7 +202,10 @@ def _serve_for(board: Board, place: Place, host: str, env: Mapping[str, str]) ->
         hosts = tuple(dict.fromkeys([*own_addresses(), socket.gethostname()]))
         listeners = listen_everywhere(0)
     except OSError as error:
-        raise RendezvousError(f"rank 0 cannot listen: {error.strerror or error}") from error
+        raise RendezvousError(
+            f"rank 0 cannot listen: {error.strerror or error}",
+            hint="is the limit on open files reached (ulimit -n), or are all ports in use (ss -s)?",
+        ) from error
     server = Server(listeners, place.world, secret, job)
     server.start()
     hosted = _Hosted(server, own_address(listeners[0]))

@@ -39,6 +39,9 @@ class Place:
     pmi: bool = False
 
 
+_CHECK = "correct the variable; a launcher sets it: torchrun, mpirun, srun, rdmaring run"
+
+
 def rank_and_world(env: Mapping[str, str], rank_name: str, world_name: str) -> tuple[int, int]:
     """Both numbers, checked against each other. Raises RendezvousError."""
     for name, other in ((rank_name, world_name), (world_name, rank_name)):
@@ -46,9 +49,11 @@ def rank_and_world(env: Mapping[str, str], rank_name: str, world_name: str) -> t
             raise RendezvousError(f"{other} is set, but {name} is not", hint="set both, or neither")
     rank, world = number(env, rank_name), number(env, world_name)
     if not 1 <= world <= WORLD_MAX:
-        raise RendezvousError(f"{world_name} is {world}: a world has 1 to {WORLD_MAX} ranks")
+        raise RendezvousError(f"{world_name} is {world}: a world has 1 to {WORLD_MAX} ranks", hint=_CHECK)
     if rank >= world:
-        raise RendezvousError(f"{rank_name} is {rank}, but {world_name} is {world}: ranks count from 0")
+        raise RendezvousError(
+            f"{rank_name} is {rank}, but {world_name} is {world}: ranks count from 0", hint=_CHECK
+        )
     return rank, world
 
 
@@ -58,5 +63,5 @@ def number(env: Mapping[str, str], name: str, default: int | None = None) -> int
     if text is None and default is not None:
         return default
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise RendezvousError(f"{name} is {text!r}, not a number counted from 0")
+        raise RendezvousError(f"{name} is {text!r}, not a number counted from 0", hint=_CHECK)
     return int(text)
