@@ -2,8 +2,7 @@
  * hints.c - what to do about an error, for sites that say only what happened.
  *
  * A site that knows better writes its own hint over this one. Rows are found by the beginning of the format, so that
- * one row serves sites that say the same; a test refuses a row that no site uses, and a site of these statuses that
- * has neither a row nor a hint of its own. docs/ERRORS.md is made from this table.
+ * one row serves sites that say the same; a test refuses a row that no site uses.
  */
 #include <string.h>
 
