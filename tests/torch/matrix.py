@@ -43,17 +43,21 @@ def batches(steps: int = STEPS) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield x, x.roll(1, 1)
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, steps: int = STEPS) -> Figures:
-    """Losses of this rank, and what the weights add up to."""
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    for x, y in batches(steps):
-        loss = ((model(x) - y) ** 2).mean()
+def descend(optimizer: torch.optim.Optimizer, losses: Iterator[torch.Tensor]) -> Figures:
+    """One step for each loss, which is computed when the step before it is done; their values."""
+    figures = []
+    for loss in losses:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
-    return losses
+        figures.append(loss.item())
+    return figures
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, steps: int = STEPS) -> Figures:
+    """Losses of this rank."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05)
+    return descend(optimizer, (((model(x) - y) ** 2).mean() for x, y in batches(steps)))
 
 
 def mesh() -> Any:
@@ -104,14 +108,8 @@ def ddp_sparse() -> Figures:
     torch.manual_seed(3)
     model = DistributedDataParallel(nn.Embedding(20, 4, sparse=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for step in range(3):
-        loss = model(torch.tensor([dist.get_rank(), step, 5])).pow(2).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    rows = (torch.tensor([dist.get_rank(), step, 5]) for step in range(3))
+    return descend(optimizer, (model(row).pow(2).sum() for row in rows))
 
 
 @feature
@@ -166,15 +164,8 @@ def tensor_parallel() -> Figures:
     model = parallelize_module(network(), mesh(), {"0": ColwiseParallel(), "2": RowwiseParallel()})
     generator = torch.Generator().manual_seed(5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    for _ in range(STEPS):
-        x = torch.randn(16, 8, generator=generator)
-        loss = ((model(x) - x) ** 2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    inputs = (torch.randn(16, 8, generator=generator) for _ in range(STEPS))
+    return descend(optimizer, (((model(x) - x) ** 2).mean() for x in inputs))
 
 
 # ---- collectives ----
