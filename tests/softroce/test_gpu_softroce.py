@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from beds import run_softroce
-from cuda.test_worlds import GPU, TESTS, kernel_cache
 from cuda_sim.environment import environment
+from gpu_worlds import GPU, TESTS, kernel_cache
 
 from rdmaring.cuda import kernels
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cuda.test_worlds import GPU, TESTS, kernel_cache
 from cuda_sim.environment import environment
+from gpu_worlds import GPU, TESTS, kernel_cache
 from verbs.simulated import Verbs, run_verbs
 
 ORDERING = "GPU_DIRECT_RDMA_WRITES_ORDERING"
