@@ -24,6 +24,7 @@ def test_death_names_the_rank(kind: str, algorithm: str, tmp_path: Path) -> None
         {CALLS[kind]}
         comm.all_reduce(x, algorithm={algorithm})
         if comm.rank == 1:
+            time.sleep(0.3)  # the others are through the first operation too
             os.kill(os.getpid(), signal.SIGKILL)
         said_error(lambda: comm.all_reduce(x, algorithm={algorithm}))
         """,

@@ -231,6 +231,7 @@ def test_a_killed_rank_is_found_as_over_tcp(tmp_path: Path) -> None:
 comm = rr.init(timeout_s=20)
 comm.all_reduce(np.ones(100_000, np.float32))
 if comm.rank == 1:
+    time.sleep(0.3)  # the others are through the first operation too
     os.kill(os.getpid(), signal.SIGKILL)
 said_error(lambda: comm.all_reduce(np.ones(1_000_000, np.float32)))
 comm.close()
