@@ -362,7 +362,7 @@ void rr_verdict_search(const rr_rank_seen *seen, int32_t world, int32_t from, ui
 	rr_verdict_clear(out);
 	if (from < 0 || from >= world)
 		return;
-	search.waiter = malloc((size_t)world * 2 * sizeof(int32_t));
+	search.waiter = calloc((size_t)world * 2, sizeof(int32_t)); /* gcc 14 does not see that the loop below sets all */
 	if (!search.waiter)
 		return;
 	search.queue = search.waiter + world;
