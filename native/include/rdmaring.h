@@ -243,6 +243,9 @@ typedef struct rr_link_stats {
 /* ---- errors ---- */
 
 RR_API const char *rr_status_name(rr_status status);
+
+/* What to do about any error of the kind; "" for kinds whose every record has a hint of its own. */
+RR_API const char *rr_status_advice(rr_status status);
 RR_API void rr_last_error(rr_error *out);
 
 /* ---- communicators ---- */

@@ -2,7 +2,8 @@
  * hints.c - what to do about an error, for sites that say only what happened.
  *
  * A site that knows better writes its own hint over this one. Rows are found by the beginning of the format, so that
- * one row serves sites that say the same; a test refuses a row that no site uses.
+ * one row serves sites that say the same; a test refuses a row that no site uses, and a site without a hint whose
+ * status has no advice. docs/ERRORS.md is made of these tables.
  */
 #include <string.h>
 
@@ -24,6 +25,7 @@ static const struct {
 	{RR_ERR_LINK, "RDMA device %s", "the device refuses what every process needs: see dmesg, and how many processes use it (rdma resource show)"},
 	{RR_ERR_LINK, "device %s gives no", "is the device out of that resource? rdma resource show counts them; fewer channels or queue pairs need less (RDMARING_CHANNELS, RDMARING_VERBS_QPS)"},
 	{RR_ERR_LINK, "device %s allows", "this device cannot carry links: name another in RDMARING_VERBS_DEVICES, or allow TCP"},
+	{RR_ERR_LINK, "posting the flush of GPU memory", "the driver of the device failed: see dmesg; RDMARING_VERBS_GPU_DIRECT=3 moves GPU vectors through host memory instead"},
 	{RR_ERR_LINK, "polling completions", "the driver of the device failed: see dmesg"},
 	{RR_ERR_LINK, "arming completions", "the driver of the device failed: see dmesg"},
 	{RR_ERR_LINK, "the edge %s was severed", "the error before this one is the cause; make a new communicator"},
@@ -74,16 +76,37 @@ static const struct {
 	{RR_ERR_UNSUPPORTED, "check", "leave check= out for vectors in GPU memory"},
 	{RR_ERR_UNSUPPORTED, "%d ranks on one node", "start fewer ranks a node, each with more threads"},
 	{RR_ERR_UNSUPPORTED, "on_device", "simulate the plan without on_device: its rows are the same"},
+	{RR_ERR_UNSUPPORTED, "the driver has no cuMemGetHandleForAddressRange", "update the driver, or let GPU vectors go through host memory (RDMARING_VERBS_GPU_DIRECT=3)"},
+	{RR_ERR_UNSUPPORTED, "GPU %d's driver has none", "install the open kernel modules, or let GPU vectors go through host memory (RDMARING_VERBS_GPU_DIRECT=3)"},
 	{RR_ERR_UNSUPPORTED, "libibverbs lists", "load the kernel's modules (modprobe ib_uverbs) and install the provider of the device (ibverbs-providers)"},
 	/* ---- operations ---- */
 	{RR_ERR_MISMATCH, "rank %d called another operation", "all ranks must make the same calls in the same order with equal count, dtype, op, root and algorithm"},
 	{RR_ERR_MISMATCH, "expects %llu bytes", "give each pair of ranks the same counts on both sides: sent by one, received by the other"},
 	{RR_ERR_CORRUPT, "slice %u from rank", "memory, a cable or a NIC changes bytes: test the memory of both hosts, and look at the port's error counters (rdmaring links)"},
+	{RR_ERR_TIMEOUT, "lists are still at work", "synchronize the caller's streams before close(): what they wait for is not enqueued, or never ends"},
 	{RR_ERR_TIMEOUT, "the list's streams", "synchronize the stream before: what it waits for is not enqueued, or never ends"},
 	{RR_ERR_TIMEOUT, "deadlock", "the schedule waits for itself: rdmaring schedule verify names the rows"},
 	{RR_ERR_TIMEOUT, "the simulated world", "give fewer bytes or ranks"},
 	{RR_ERR_ABORTED, "rank %d aborted", "abort() was called, or Ctrl-C pressed, on that rank; make a new communicator to go on"},
 };
+
+/* By -status; equal to `advice` of the Python class. The others need a hint at each site. */
+static const char *const advice[] = {
+	[-RR_ERR_ARGUMENT] = "correct the argument: nothing was changed, and the communicator can be used on",
+	[-RR_ERR_NO_MEMORY] = "free memory, or ask for less: smaller slots (RDMARING_SLOT_BYTES), fewer communicators or ranks",
+	[-RR_ERR_SCHEDULE] = "make the file again with `rdmaring schedule` of this release, and verify it",
+	[-RR_ERR_PROTOCOL] = "install one version of rdmaring on all hosts; if they are equal, report this message",
+	[-RR_ERR_PEER_FAILED] = "the error of the rank named is the cause: see its own output",
+	[-RR_ERR_CLOSED] = "make a new communicator with rdmaring.init()",
+	[-RR_ERR_SETUP] = "start all ranks anew; the output of the rank that is named says more",
+};
+
+const char *rr_status_advice(rr_status status)
+{
+	size_t at = (size_t)-(int64_t)status;
+
+	return status < 0 && at < sizeof(advice) / sizeof(advice[0]) && advice[at] ? advice[at] : "";
+}
 
 const char *rr_hint_of(rr_status status, const char *format)
 {

@@ -367,7 +367,8 @@ static rr_status check(struct rr_comm *comm, int32_t peer, const void *address, 
 	if (dtype < 0 || dtype >= (int32_t)RR_DTYPE_COUNT)
 		return rr_fail(RR_ERR_ARGUMENT, "dtype %d: see rr_dtype", dtype);
 	if (count > UINT64_MAX / 16 || (count && !address))
-		return rr_fail(RR_ERR_ARGUMENT, "%llu elements at %p", (unsigned long long)count, address);
+		return rr_fail(RR_ERR_ARGUMENT, "%llu elements at %p: they do not fit an address space, or begin at NULL",
+			       (unsigned long long)count, address);
 	return RR_OK;
 }
 

@@ -243,7 +243,10 @@ def join(
     if failure is not None:
         raise failure
     if lost is not None:
-        raise CudaError(f"rank {lost} cannot use its GPU {ranks[lost].ordinal}: {ranks[lost].error}")
+        raise CudaError(
+            f"rank {lost} cannot use its GPU {ranks[lost].ordinal}: {ranks[lost].error}",
+            hint="see that rank's own output; on its host, rdmaring doctor looks at the GPU",
+        )
     assert native is not None
     check(lib.rr_comm_use_device(comm, native.handle))
     lists = None

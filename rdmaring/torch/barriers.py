@@ -24,7 +24,10 @@ def monitored(group: Group, limit_s: float, wait_all_ranks: bool) -> None:
         group.store.set(f"{prefix}/{group.rank}", b"1")
         if not _came(group, f"{prefix}/all", deadline):
             raise OperationTimeoutError(
-                f"[Rank {group.rank}]: rank 0 did not pass monitoredBarrier in {limit_s * 1000:.0f} ms", rank=group.rank
+                f"[Rank {group.rank}]: rank 0 did not pass monitoredBarrier in {limit_s * 1000:.0f} ms",
+                hint="see that rank's own output: it names whom it waits for, or it has not come here",
+                rank=group.rank,
+                peer=0,
             )
         return
     missing = []
@@ -38,6 +41,7 @@ def monitored(group: Group, limit_s: float, wait_all_ranks: bool) -> None:
         noun = "Ranks" if len(missing) > 1 else "Rank"
         raise OperationTimeoutError(
             f"[Rank 0]: {noun} {ranks} failed to pass monitoredBarrier in {limit_s * 1000:.0f} ms",
+            hint="see the output of the ranks named: they are late, or never come here",
             rank=0,
             peer=missing[0],
         )

@@ -121,7 +121,10 @@ class RecvWork(BaseWork):
                 whom = "any rank" if self.source is None else f"rank {self.source}"
                 raise as_torch_error(
                     OperationTimeoutError(
-                        f"no message with tag {self.tag} came from {whom} in {limit_s} s", rank=self._pump.group.rank
+                        f"no message with tag {self.tag} came from {whom} in {limit_s} s",
+                        hint="every recv needs a send of the same tag there; raise the timeout if it is only late",
+                        rank=self._pump.group.rank,
+                        peer=self.source,
                     )
                 )
             self._pump.drive(self.source)

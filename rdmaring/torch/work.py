@@ -171,7 +171,9 @@ class RingWork(BaseWork):
             elif deadline is not None and time.monotonic() >= deadline:
                 raise as_torch_error(
                     OperationTimeoutError(
-                        f"the operation is not done after {limit_s} s of this wait; it goes on", rank=self._group.rank
+                        f"the operation is not done after {limit_s} s of this wait; it goes on",
+                        hint="wait again: what ends it is the group's timeout",
+                        rank=self._group.rank,
                     )
                 )
         return super().wait()

@@ -22,9 +22,7 @@ SKIPS = {
 @pytest.mark.parametrize("ci", [True, False])
 @pytest.mark.parametrize("module_level", [True, False])
 @pytest.mark.parametrize("reason", SKIPS)
-def test_only_missing_hardware_excuses_a_skip(
-    tmp_path: Path, reason: str, module_level: bool, ci: bool
-) -> None:
+def test_only_missing_hardware_excuses_a_skip(tmp_path: Path, reason: str, module_level: bool, ci: bool) -> None:
     shutil.copy(CONFTEST, tmp_path)
     passes = "def test_passes(): pass\n"
     (tmp_path / "test_passes.py").write_text(passes)
