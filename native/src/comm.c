@@ -24,6 +24,7 @@ rr_status rr_comm_usable(struct rr_comm *comm)
 {
 	if (comm->process_mark != rr_drive_process_mark()) {
 		rr_fail(RR_ERR_FORKED, "rank %d's communicator is used in a child process of the one that made it", comm->rank);
+		rr_error_here()->rank = comm->rank;
 		strcpy(rr_error_here()->hint, "make a communicator in the child (rdmaring.init), or start workers by spawn instead of fork");
 		return RR_ERR_FORKED;
 	}

@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from error_sites.site import ROOT, VALUE, Site
 
 SOURCES = ROOT / "native" / "src"
 LITERAL = r'"(?:[^"\\]|\\.)*"'
-TOKEN = re.compile(rf"{LITERAL}|'(?:[^'\\]|\\.)*'|/\*.*?\*/|//[^\n]*|[(),]|PRI\w+|[^\"'(),/P]+|.", re.DOTALL)
+TOKEN = re.compile(rf"{LITERAL}|'(?:[^'\\]|\\.)*'|/\*.*?\*/|//[^\n]*|[(),]|[^\"'(),/]+|.", re.DOTALL)
 CONVERSION = re.compile(r"%[-+ #0]*(?:\*|\d+)?(?:\.(?:\*|\d+))?(?:hh|h|ll|l|z|j)?[a-zA-Z]")
 ROW = re.compile(rf"\{{(RR_ERR_\w+), ({LITERAL}), ({LITERAL})\}}")
 ADVICE = re.compile(rf"\[-(RR_ERR_\w+)\] = ({LITERAL})")
-HINT = re.compile(r"(?:hint\b[^;]*?,|rr_hint\()([^;]*);", re.DOTALL)
+HINT = re.compile(rf'hint\b[^;"]*?,((?:{LITERAL}|[^;"])*);')
+MACRO = re.compile(rf"({LITERAL})\s+([A-Z_]+)\s+(?=\")")
 STATUS = re.compile(r"\bRR_ERR_\w+")
 
 
@@ -24,7 +26,8 @@ def _unquoted(literal: str) -> str:
 
 
 def _joined(argument: str) -> str:
-    """The literals of an argument as one text; what stands between two of them is a PRI macro."""
+    """The literals of an argument as one text; a macro between two of them is a text that is not known here."""
+    argument = MACRO.sub(rf'\1"{VALUE}"', argument)
     return CONVERSION.sub(VALUE, "".join(_unquoted(each) for each in re.findall(LITERAL, argument))).replace("%%", "%")
 
 
@@ -61,6 +64,7 @@ def advice() -> dict[str, str]:
     return {status: _unquoted(text) for status, text in ADVICE.findall((SOURCES / "hints.c").read_text())}
 
 
+@cache
 def statuses() -> dict[str, int]:
     """Of the public header: every status that is an error."""
     header = (ROOT / "native" / "include" / "rdmaring.h").read_text()
@@ -92,6 +96,7 @@ def _of_file(path: Path, table: list[tuple[str, str, str]]) -> Iterator[Site]:
         yield Site(path, source.count("\n", 0, match.start()) + 1, kinds, _joined(arguments[1]), hints)
 
 
+@cache
 def sites() -> list[Site]:
     """Every call of rr_fail()."""
     table = rows()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from error_sites.site import ROOT, VALUE, Site
@@ -110,6 +111,7 @@ def classes() -> dict[tuple[str, str], ErrorClass]:
 CLASSES = classes()
 
 
+@cache
 def advice_of(name: str) -> str:
     """Of the class or the nearest class it derives from."""
     for each in CLASSES.values():
@@ -134,6 +136,25 @@ def texts_of(node: ast.expr | None) -> tuple[str, ...]:
     return (VALUE,)
 
 
+def _given_name(name: str, module: Module, line: int) -> tuple[str, ...]:
+    """What the function around a line puts under a name."""
+    inside = [
+        node
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    values = [
+        node.value
+        for node in ast.walk(inside[-1] if inside else module.tree)
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == name for target in node.targets)
+    ]
+    return tuple(text for value in values for text in texts_of(value)) or (VALUE,)
+
+
+def _said(node: ast.expr, module: Module) -> tuple[str, ...]:
+    return _given_name(node.id, module, node.lineno) if isinstance(node, ast.Name) else texts_of(node)
+
+
 def _calls(name: str, module: Module) -> Iterator[tuple[ast.Call, ErrorClass]]:
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.Call):
@@ -150,14 +171,15 @@ def _calls(name: str, module: Module) -> Iterator[tuple[ast.Call, ErrorClass]]:
             yield node, CLASSES[where]
 
 
+@cache
 def sites() -> list[Site]:
     """Every call that makes such an error."""
     found = []
     for name, module in MODULES.items():
         for call, kind in _calls(name, module):
             given = {keyword.arg: keyword.value for keyword in call.keywords}
-            texts = texts_of(call.args[0]) if call.args else ("",)
-            hints = texts_of(given["hint"]) if "hint" in given else ()
+            texts = _said(call.args[0], module) if call.args else ("",)
+            hints = _said(given["hint"], module) if "hint" in given else ()
             for text in texts:
                 found.append(Site(module.path, call.lineno, (kind.name,), text, hints))
     return found

@@ -32,11 +32,8 @@ HANDED_ON = {
     "native/src/api_reduce.c": "… is NULL",
     "native/src/verbs_api.c": VALUE,
     "rdmaring/__init__.py": VALUE,
-    "rdmaring/buffers.py": VALUE,
     "rdmaring/plan.py": VALUE,
-    "rdmaring/rendezvous/groups.py": VALUE,
     "rdmaring/rendezvous/protocol.py": VALUE,
-    "rdmaring/shrink.py": VALUE,
     "rdmaring/work.py": VALUE,
 }
 
