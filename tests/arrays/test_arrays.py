@@ -164,6 +164,7 @@ with rr.init() as comm:
 """
 
 
+@pytest.mark.timeout(900)  # torch is fetched
 def test_torch_tensors_in_and_out(tmp_path: Path) -> None:
     ran = run_world(2, TORCH, tmp_path, env={"PYTHONPATH": torches.packages()}, timeout_s=110)
     assert ran.code == 0, ran.output
