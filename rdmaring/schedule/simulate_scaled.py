@@ -26,6 +26,7 @@ EFFORT_MAX = 20_000  # slices of one of the smaller worlds
 EFFORT_LAST = 24_000  # of the world itself, where smaller ones do not tell
 PROBED_RANKS_MAX = 2048  # of worlds whose rows are looked at, unless they are few
 WIDE = 12  # ranks of a node; of wider nodes, smaller ones tell
+NOT_BY_WIDTH = ("biring", "naive")  # narrower nodes do not tell: rows that meet take turns
 CHECKED_ALL = 16  # ranks; the algorithms are known to be the same for all of more, or not
 
 
@@ -223,7 +224,8 @@ class Scaled:
             return
         processors = self.costs.processors_per_node
         shared = processors is not None and processors < world.per_node
-        if world.per_node > WIDE and not (world.rest or self.law.doubled or shared):
+        by_width = self.algorithm not in NOT_BY_WIDTH and not self.law.doubled
+        if world.per_node > WIDE and by_width and not (world.rest or shared):
             yield "per_node"
         if self.algorithm != "hierarchical":  # its rows depend on the number of nodes
             yield "nodes"
