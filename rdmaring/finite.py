@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rdmaring.running import Runner
 
 INDEX_BITS = 48  # of what is agreed on: above them stands the rank
-NOWHERE = np.iinfo(np.int64).max
+NOWHERE = int(np.iinfo(np.int64).max)
+UNSEEN = -(1 << INDEX_BITS)  # and the rank: it holds a vector that is not looked at
 AGREEMENT = Shape("all_reduce", 1, CODE_BY_NAME["int64"], 8, op="min")
 
 
@@ -24,25 +25,23 @@ def refuse(comm: Runner, collective: str, given: Vector) -> None:
 
     Raises:
         NonFiniteError: some rank's vector holds a NaN or an infinity; the same on every rank, which goes on.
-        UnsupportedError: the vector is in GPU memory.
+        UnsupportedError: some rank's vector is in GPU memory; on every rank, too, whatever it gave.
     """
     if given.code not in FLOAT_CODES:
         return
-    if given.gpu is not None:
-        raise UnsupportedError(
-            "check='finite' with a vector in GPU memory; accepted are vectors in host memory",
-            hint="leave check= out for it, or look for what is not finite with the array's own library",
-        )
-    found = _first(given)
-    place = np.array([NOWHERE if found is None else comm.rank << INDEX_BITS | found])
-    vector = as_vector(place, "place", writable=True)
-    native = comm._plans.get(AGREEMENT)
-    if native is None:
-        native = comm._plans[AGREEMENT] = NativePlan(comm, AGREEMENT)
-    comm._run_here(native, vector, vector, vector, False, None)
-    if place[0] == NOWHERE:
+    told = _least(comm, _place(comm.rank, given))
+    if told == NOWHERE:
         return
-    rank, index = divmod(int(place[0]), 1 << INDEX_BITS)
+    if told < 0:
+        raise UnsupportedError(
+            f"check='finite' in {collective}: rank {told - UNSEEN}'s vector is in GPU memory; accepted are vectors in "
+            "host memory",
+            hint="leave check= out for it, or look for what is not finite with the array's own library",
+            rank=comm.rank,
+            peer=told - UNSEEN,
+            collective=collective,
+        )
+    rank, index = divmod(told, 1 << INDEX_BITS)
     error = NonFiniteError(
         f"{collective} of {given.count} {NAME_BY_CODE[given.code]} elements: element {index} of rank {rank}'s input is "
         "a NaN or an infinity",
@@ -53,6 +52,24 @@ def refuse(comm: Runner, collective: str, given: Vector) -> None:
     )
     error.index = index
     raise error
+
+
+def _place(rank: int, given: Vector) -> int:
+    """What this rank has to tell: the least of all ranks' is raised."""
+    if given.gpu is not None:
+        return UNSEEN + rank
+    found = _first(given)
+    return NOWHERE if found is None else rank << INDEX_BITS | found
+
+
+def _least(comm: Runner, mine: int) -> int:
+    """Of all ranks', by host memory, wherever the communicator's vectors are."""
+    place = np.array([mine])
+    vector = as_vector(place, "place", writable=True)
+    if comm._agreement is None:
+        comm._agreement = NativePlan(comm, AGREEMENT, on_host=True)
+    comm._run_here(comm._agreement, vector, vector, vector, False, None)
+    return int(place[0])
 
 
 def _first(given: Vector) -> int | None:

@@ -182,11 +182,17 @@ class NativePlan:
 
     __slots__ = ("channels", "choice", "handle", "listed", "offsets", "run", "shape")
 
-    def __init__(self, comm: Runner, shape: Shape, schedule: Schedule | None = None) -> None:
-        """schedule: rows that are not proven here, for collective and root of ``shape``; None: as ``shape`` says."""
+    def __init__(
+        self, comm: Runner, shape: Shape, schedule: Schedule | None = None, *, on_host: bool = False
+    ) -> None:
+        """For collective and root of ``shape``.
+
+        schedule: rows that are not proven here; None: as ``shape`` says.
+        on_host: the vectors are in host memory, though the communicator's are in that of a GPU.
+        """
         collective = "all_reduce" if shape.collective == "barrier" else shape.collective
         channels = shape.channels
-        on_gpu = comm._gpu is not None and shape.collective != "barrier"
+        on_gpu = comm._gpu is not None and shape.collective != "barrier" and not on_host
         try:
             check_channels(channels, collective)
             if schedule is None and shape.algorithm is not None and not isinstance(shape.algorithm, str):

@@ -59,6 +59,7 @@ class Runner:
         self._lists = KnownLists()
         self._works: set[Work] = set()
         self._finite = "finite" in settings.checks
+        self._agreement: NativePlan | None = None  # on where the first NaN is
         self._gpu: Attached | None = None  # since its first array in GPU memory
 
     @property
@@ -75,6 +76,7 @@ class Runner:
         self._fast.clear()
         self._small.clear()
         self._plans.clear()
+        self._agreement = None
 
     def _check_open(self) -> None:
         if self._handle is None:
