@@ -68,7 +68,8 @@ typedef enum rr_life {
 	RR_LIFE_STOPPED = 2, /* by a signal or a debugger */
 	RR_LIFE_FROZEN = 3,  /* its control group is */
 	RR_LIFE_ENDED = 4,
-	RR_LIFE_LOST = 5     /* its node does not answer */
+	RR_LIFE_LOST = 5,    /* its node does not answer */
+	RR_LIFE_MUTE = 6     /* its node answers, and it does not, though asked */
 } rr_life;
 
 /* One rank, as its page tells; life and host are whoever's who looks. */

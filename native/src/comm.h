@@ -98,6 +98,7 @@ struct rr_comm {
 	bool judged; /* the pages of this process say that it waits in this communicator */
 	uint64_t judged_position;
 	uint64_t judged_told_ns;
+	uint64_t doubt_op, doubt_until_ns; /* judge_time.c: the operation whose time-out waits for others' answers */
 	/* failure */
 	bool failed;
 	rr_error failure; /* once failed */
@@ -167,6 +168,14 @@ void rr_judge_end(struct rr_comm *comm);
 void rr_judge_waits(struct rr_comm *comm);
 /* An operation has ended that had waited so long. */
 void rr_judge_moves(struct rr_comm *comm);
+/* Records of all ranks, to be freed; NULL without memory. */
+rr_rank_seen *rr_judge_see(struct rr_comm *comm);
+/* For rr_far_neighbours(). user: the communicator. */
+bool rr_judge_neighbour(void *user, int32_t peer, struct rr_neighbour *out);
+/* judge_time.c: whether other nodes are still asked why the work does not get on, before its time-out is judged. */
+bool rr_judge_doubts(struct rr_comm *comm, const struct rr_work *work);
+/* judge_time.c: a time-out of another rank whose verdict says less than what is seen from here. True: *verdict is better now. */
+bool rr_judge_improves(struct rr_comm *comm, const struct rr_work *work, rr_verdict *verdict);
 /* The verdict of an error that this rank has found; work: in which, or NULL. */
 void rr_judge(struct rr_comm *comm, const struct rr_work *work, rr_error *error);
 

@@ -70,6 +70,7 @@ rr_status rr_far_start(struct rr_far *far, const struct rr_hello *hellos, const 
 		       const uint8_t key[RR_KEY_BYTES], struct rr_page *own)
 {
 	far->page = own;
+	far->node = node;
 	memcpy(far->key, key, sizeof(far->key));
 	memcpy(far->token, hellos[0].token, sizeof(far->token));
 	far->hellos = malloc((size_t)far->world * sizeof(*hellos));
@@ -299,6 +300,14 @@ static void bound_error(rr_error *error, int32_t world)
 		error->rank = -1;
 	if (error->peer < -1 || error->peer >= world)
 		error->peer = -1;
+	rr_verdict *verdict = &error->verdict;
+	verdict->transport[sizeof(verdict->transport) - 1] = 0;
+	verdict->text[sizeof(verdict->text) - 1] = 0;
+	verdict->evidence[sizeof(verdict->evidence) - 1] = 0;
+	if (verdict->rank < -1 || verdict->rank >= world)
+		verdict->rank = -1;
+	if (verdict->peer < -1 || verdict->peer >= world)
+		verdict->peer = -1;
 }
 
 static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct rr_message_head *head, const void *body)
@@ -309,6 +318,7 @@ static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct 
 
 	if (channel >= edge->served_count)
 		return false;
+	edge->heard_ns = rr_now_ns();
 	const struct rr_served *served = &edge->served[channel];
 	switch ((enum rr_far_message)(head->kind & 0xff)) {
 	case RR_FAR_SETUP:
@@ -323,6 +333,8 @@ static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct 
 			return false;
 		rr_far_take_state(far, edge, state);
 		return true;
+	case RR_FAR_WITNESS:
+		return head->bytes == sizeof(struct rr_witness_message) && rr_far_take_witness(far, edge, body);
 	case RR_FAR_FAILED:
 		if (head->bytes != sizeof(*failed))
 			return false;
@@ -424,7 +436,7 @@ int32_t rr_far_look(struct rr_far *far)
 	if (far->attending)
 		attend(far);
 	for (int32_t r = 0; r < far->world; r++)
-		if (far->edges[r].lost)
+		if (far->edges[r].lost && rr_far_inquire(far, r, NULL) != RR_INQUIRY_OPEN)
 			return r;
 	return -1;
 }

@@ -41,6 +41,24 @@ struct rr_edge_ops {
 	void (*attend)(void *user);
 };
 
+/* Whether the node of a rank lives whose connection ended by silence. */
+enum rr_inquiry {
+	RR_INQUIRY_NONE = 0,
+	RR_INQUIRY_OPEN = 1,  /* others are asked */
+	RR_INQUIRY_LIVES = 2, /* somebody hears from it: the edge is cut */
+	RR_INQUIRY_GONE = 3,
+	RR_INQUIRY_ALONE = 4 /* no other node is heard: it is this one that is cut off */
+};
+
+/* What a rank sees of one of its own node. */
+struct rr_neighbour {
+	int32_t life; /* rr_life */
+	uint64_t quiet_ns;
+	uint64_t op_done, op_entered;
+};
+/* False: `peer` is no rank of this node. */
+typedef bool (*rr_far_neighbour_fn)(void *user, int32_t peer, struct rr_neighbour *out);
+
 enum rr_edge_state { RR_EDGE_IDLE = 0, RR_EDGE_JOINING = 1, RR_EDGE_UP = 2, RR_EDGE_ENDED = 3 };
 
 /* ---- for transports ---- */
@@ -100,6 +118,14 @@ int32_t rr_far_look(struct rr_far *far);
 const char *rr_far_lost(const struct rr_far *far, int32_t peer);
 /* What its connection tells of a far rank's process. */
 rr_life rr_far_life(const struct rr_far *far, int32_t peer);
+/* The same; and what ranks of its node have told of it lately goes into *seen. */
+void rr_far_see(const struct rr_far *far, int32_t peer, uint64_t now_ns, rr_rank_seen *seen);
+/* Who answers for ranks of this node. */
+void rr_far_neighbours(struct rr_far *far, rr_far_neighbour_fn neighbour, void *user);
+/* Ask all far ranks what they know of `about` (-1: of themselves), which they tell at once if they look. */
+void rr_far_ask(struct rr_far *far, int32_t about);
+/* Of a rank whose connection ended by silence. heard_by: with RR_INQUIRY_LIVES, by whom its node is heard. */
+enum rr_inquiry rr_far_inquire(struct rr_far *far, int32_t peer, int32_t *heard_by);
 /* This rank has waited in `op`: tell all far ranks, joining edges to those that have none. */
 void rr_far_tell_state(struct rr_far *far, uint64_t op);
 /* The page says FAILED or CLOSED: tell every joined far rank. */

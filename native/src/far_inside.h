@@ -1,5 +1,6 @@
 /*
- * far_inside.h - what far.c (edges and messages), far_want.c (which connections) and far_join.c (their proofs) share.
+ * far_inside.h - what far.c (edges and messages), far_want.c (which connections), far_join.c (their proofs), far_state.c (where
+ * ranks are) and far_ask.c (what others know of a rank) share.
  *
  * Joining, dialer (D) and acceptor (A), messages of fixed size:
  *
@@ -16,7 +17,7 @@
 #include "far.h"
 
 #define RR_FAR_MAGIC 0x46525252u /* "RRRF" */
-#define RR_FAR_VERSION 2u
+#define RR_FAR_VERSION 3u
 #define RR_FAR_CONTROL 0xffffu
 #define RR_FAR_PENDING_MAX 64u /* connections under proof */
 
@@ -63,7 +64,8 @@ enum rr_far_message {
 	RR_FAR_STATE = 2,
 	RR_FAR_FAILED = 3,
 	RR_FAR_CLOSED = 4,
-	RR_FAR_WANT = 5 /* the sender wants the late channel's sockets, and does not dial; no body */
+	RR_FAR_WANT = 5, /* the sender wants the late channel's sockets, and does not dial; no body */
+	RR_FAR_WITNESS = 6 /* what the sender knows of a rank, or a question about it */
 };
 
 struct rr_message_head {
@@ -79,6 +81,27 @@ struct rr_state_message {
 	uint64_t wait_op, waits[2], waited_ns, quiet_ns; /* as in the page; quiet_ns all ones: it never waited */
 	uint64_t else_comm, else_op, else_wait, else_process, else_quiet_ns;
 	struct rr_descriptor descriptor;
+};
+
+#define RR_FAR_NOT_KNOWN UINT32_MAX
+
+struct rr_witness_message {
+	int32_t about;      /* a rank */
+	uint32_t asks;      /* 1: a question; what follows is not set */
+	int32_t life;       /* rr_life; of a rank of the sender's node */
+	uint32_t silent_ms; /* since its node's kernel answered the sender's last; RR_FAR_NOT_KNOWN: they are not connected */
+	uint32_t quiet_ms;  /* since it looked around last */
+	uint32_t pad;
+	uint64_t op_done, op_entered; /* of a rank of the sender's node */
+};
+_Static_assert(sizeof(struct rr_witness_message) == 40, "a witness is 40 bytes on the wire");
+
+/* What a rank's neighbour told of it. */
+struct rr_witness {
+	uint64_t told_ns; /* 0: never */
+	int32_t life;
+	uint32_t quiet_ms;
+	uint64_t op_done, op_entered;
 };
 
 /* Who serves a channel. */
@@ -115,6 +138,13 @@ struct rr_edge {
 	uint64_t told_op; /* STATE was sent for it */
 	uint64_t tell_next_ns, tell_every_ns; /* when it is sent again while that operation waits */
 	struct rr_page *page; /* mirror */
+	/* far_ask.c */
+	struct rr_witness witness;
+	uint64_t heard_ns, asked_ns; /* it said something last; it was asked last */
+	enum rr_inquiry inquiry;     /* once lost by silence */
+	uint64_t inquired_ns;
+	uint32_t asked, answers; /* ranks, about it */
+	int32_t heard_by;         /* with RR_INQUIRY_LIVES */
 };
 
 struct rr_far {
@@ -130,6 +160,9 @@ struct rr_far {
 	struct rr_edge *edges;   /* [world]; of near ranks unused */
 	struct rr_page *page;    /* our own */
 	struct rr_pending pending[RR_FAR_PENDING_MAX];
+	const int32_t *node;     /* [world]; the communicator's */
+	rr_far_neighbour_fn neighbour;
+	void *neighbour_user;
 	bool pass_is_dear; /* an edge has data sockets */
 	uint32_t attending; /* channels that want to be attended to */
 	uint64_t strangers;
@@ -157,6 +190,13 @@ void rr_far_want_streams(struct rr_far *far, struct rr_edge *edge);
 void rr_far_fill_state(const struct rr_far *far, uint64_t op, struct rr_state_message *state);
 void rr_far_take_state(struct rr_far *far, struct rr_edge *edge, const struct rr_state_message *state);
 void rr_far_note_done(struct rr_page *page, uint64_t op_done);
+
+bool rr_far_is_silence(int failed);
+
+/* far_ask.c */
+bool rr_far_take_witness(struct rr_far *far, struct rr_edge *edge, const struct rr_witness_message *told);
+/* What neighbours of this node are in that does not show in what they say themselves. */
+void rr_far_tell_neighbours(struct rr_far *far, struct rr_edge *edge);
 
 /* far.c */
 rr_status rr_far_say(struct rr_edge *edge, enum rr_far_message kind, uint32_t channel, const void *body, uint32_t bytes);

@@ -11,18 +11,9 @@
 #define TELL_AGAIN_NS (50 * RR_NS_PER_MS) /* twice as long each time */
 #define TELL_AGAIN_MAX_NS (400 * RR_NS_PER_MS) /* less than RR_STALE_NS */
 
-static bool is_silence(int failed)
+bool rr_far_is_silence(int failed)
 {
 	return failed == ETIMEDOUT || failed == EHOSTUNREACH || failed == ENETUNREACH || failed == EHOSTDOWN || failed == ENETDOWN;
-}
-
-rr_life rr_far_life(const struct rr_far *far, int32_t peer)
-{
-	const struct rr_edge *edge = &far->edges[peer];
-
-	if (edge->lost)
-		return is_silence(edge->lost_errno) ? RR_LIFE_LOST : RR_LIFE_ENDED;
-	return RR_LIFE_UNKNOWN;
 }
 
 /* ---- told ---- */
@@ -78,6 +69,7 @@ void rr_far_tell_state(struct rr_far *far, uint64_t op)
 			rr_far_want(far, r, 0); /* an error here is told by the operation that needs this edge */
 		if (rr_far_say(edge, RR_FAR_STATE, 0, &state, sizeof(state)) != RR_OK)
 			continue;
+		rr_far_tell_neighbours(far, edge);
 		edge->told_op = op;
 		edge->tell_every_ns = edge->tell_every_ns ? 2 * edge->tell_every_ns : TELL_AGAIN_NS;
 		edge->tell_every_ns = edge->tell_every_ns < TELL_AGAIN_MAX_NS ? edge->tell_every_ns : TELL_AGAIN_MAX_NS;

@@ -161,11 +161,23 @@ static void see(struct rr_comm *comm, int32_t r, rr_rank_seen *out)
 		rr_link_facts facts = {0};
 		rr_far_facts(comm->far, r, &facts);
 		memcpy(out->host, facts.peer_host, sizeof(out->host));
-		out->life = rr_far_life(comm->far, r);
+		rr_far_see(comm->far, r, rr_now_ns(), out);
 	}
 }
 
-static rr_rank_seen *see_all(struct rr_comm *comm)
+bool rr_judge_neighbour(void *user, int32_t peer, struct rr_neighbour *out)
+{
+	struct rr_comm *comm = user;
+	rr_rank_seen seen;
+
+	if (peer != comm->rank && !rr_shm_has(&comm->shm, peer))
+		return false;
+	see(comm, peer, &seen);
+	*out = (struct rr_neighbour){.life = seen.life, .quiet_ns = seen.quiet_ns, .op_done = seen.op_done, .op_entered = seen.op_entered};
+	return true;
+}
+
+rr_rank_seen *rr_judge_see(struct rr_comm *comm)
 {
 	rr_rank_seen *seen = calloc((size_t)comm->world, sizeof(*seen));
 
@@ -252,6 +264,15 @@ static void name_edge(const rr_rank_seen *seen, const struct rr_comm *comm, cons
 	rr_verdict_note(out, "%.600s", error->message);
 }
 
+/* Several nodes went silent at once: it is this one that is cut off. */
+static void name_own_node(const rr_rank_seen *seen, const struct rr_comm *comm, const rr_error *error, uint64_t op, rr_verdict *out)
+{
+	rr_verdict_set(out, RR_VERDICT_HOST_GONE, &seen[comm->rank], &seen[error->peer], op);
+	snprintf(out->text, sizeof(out->text), "host gone: no other node answers the node of rank %d (pid %d)", comm->rank,
+		 seen[comm->rank].pid);
+	rr_verdict_note(out, "%.600s", error->message);
+}
+
 static void judge(struct rr_comm *comm, const rr_rank_seen *seen, const rr_error *error, uint64_t op, rr_verdict *out)
 {
 	int32_t peer = error->peer >= 0 && error->peer < comm->world && error->peer != comm->rank ? error->peer : -1;
@@ -263,7 +284,9 @@ static void judge(struct rr_comm *comm, const rr_rank_seen *seen, const rr_error
 	}
 	switch ((rr_status)error->status) {
 	case RR_ERR_PEER_DIED:
-		if (peer >= 0)
+		if (life == RR_LIFE_LOST && rr_far_inquire(comm->far, peer, NULL) == RR_INQUIRY_ALONE)
+			name_own_node(seen, comm, error, op, out);
+		else if (peer >= 0)
 			name_rank(seen, comm->world, peer, life == RR_LIFE_LOST ? RR_VERDICT_HOST_GONE : RR_VERDICT_DIED, op, out);
 		return;
 	case RR_ERR_PEER_CLOSED:
@@ -300,7 +323,7 @@ static void add_edge(const struct rr_comm *comm, rr_verdict *verdict)
 
 void rr_judge(struct rr_comm *comm, const struct rr_work *work, rr_error *error)
 {
-	rr_rank_seen *seen = see_all(comm);
+	rr_rank_seen *seen = rr_judge_see(comm);
 
 	rr_verdict_clear(&error->verdict);
 	if (!seen) /* without memory the error goes without a verdict */

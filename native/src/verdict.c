@@ -59,7 +59,7 @@ static bool inside(const rr_rank_seen *rank, uint64_t op)
 /* A rank of another node that said it was in an operation: it has ended that without telling. */
 static bool is_stale(const rr_rank_seen *rank)
 {
-	return rank->life == RR_LIFE_UNKNOWN && ((!rank->wait_kind[0] && !rank->wait_kind[1]) || rank->quiet_ns > RR_STALE_NS);
+	return (rank->life == RR_LIFE_UNKNOWN || rank->life == RR_LIFE_MUTE) && ((!rank->wait_kind[0] && !rank->wait_kind[1]) || rank->quiet_ns > RR_STALE_NS);
 }
 
 /* "in op 7 (all_reduce)", "in user code, last finished op 6". */
@@ -71,7 +71,7 @@ static const char *place_of(const rr_rank_seen *rank, char *text, size_t size)
 		snprintf(text, size, "in op %llu (%s)", (unsigned long long)rank->op_entered,
 			 rr_collective_name(rank->collective));
 	else
-		snprintf(text, size, "in user code%s, last finished op %llu", rank->life == RR_LIFE_UNKNOWN ? " or stopped" : "",
+		snprintf(text, size, "in user code%s, last finished op %llu", rank->life == RR_LIFE_UNKNOWN || rank->life == RR_LIFE_MUTE ? " or stopped" : "",
 			 (unsigned long long)rank->op_done);
 	return text;
 }
@@ -99,7 +99,9 @@ static void add_waiter(char *text, size_t size, const rr_verdict *verdict, const
 static void say(rr_verdict *out, const rr_rank_seen *rank, const rr_rank_seen *peer)
 {
 	char who[96], place[96];
-	const char *life = rank->life == RR_LIFE_FROZEN ? "its control group is frozen" : "stopped by a signal or a debugger";
+	const char *life = rank->life == RR_LIFE_FROZEN ? "frozen with its control group"
+			   : rank->life == RR_LIFE_MUTE ? "silent while its node answers (no rank there can look)"
+							: "stopped by a signal or a debugger";
 
 	who_of(rank, who, sizeof(who));
 	place_of(rank, place, sizeof(place));
@@ -190,11 +192,11 @@ static rr_verdict_kind end_at(const struct search *search, int32_t r)
 	case RR_LIFE_ENDED: return RR_VERDICT_DIED;
 	case RR_LIFE_LOST: return RR_VERDICT_HOST_GONE;
 	case RR_LIFE_STOPPED: case RR_LIFE_FROZEN: return RR_VERDICT_STOPPED;
-	case RR_LIFE_UNKNOWN: case RR_LIFE_RUNS: break;
+	case RR_LIFE_UNKNOWN: case RR_LIFE_RUNS: case RR_LIFE_MUTE: break;
 	}
 	if (rank->op_entered < search->op && (rank->op_entered <= rank->op_done || is_stale(rank)))
 		return RR_VERDICT_NEVER_ENTERED;
-	return RR_VERDICT_NONE;
+	return rank->life == RR_LIFE_MUTE && rank->op_entered >= search->op ? RR_VERDICT_STOPPED : RR_VERDICT_NONE;
 }
 
 /* In the operation, and neither waiting nor stopped. */
@@ -353,6 +355,33 @@ static void note_missing(const struct search *search, rr_verdict *out)
 		rr_verdict_note(out, "rank %d has not entered it either: %s", r, place_of(&search->seen[r], place, sizeof(place)));
 		named++;
 	}
+}
+
+/* A neighbour of its node lives, or may: who stands there could look. */
+static bool has_witness(const rr_rank_seen *seen, int32_t world, const int32_t *node, int32_t r)
+{
+	for (int32_t n = 0; n < world; n++)
+		if (n != r && node[n] == node[r] && seen[n].page_state == RR_PAGE_RUNNING && seen[n].life != RR_LIFE_LOST &&
+		    seen[n].life != RR_LIFE_ENDED)
+			return true;
+	return false;
+}
+
+bool rr_verdict_is_weak(const rr_verdict *verdict, const rr_rank_seen *seen, int32_t world, const int32_t *node)
+{
+	int32_t r = verdict->rank;
+
+	if (verdict->kind == RR_VERDICT_NONE)
+		return true;
+	if (verdict->kind == RR_VERDICT_NEVER_ENTERED)
+		return seen[r].life == RR_LIFE_UNKNOWN && seen[r].page_state == RR_PAGE_RUNNING && has_witness(seen, world, node, r);
+	if (verdict->kind != RR_VERDICT_LINK_DOWN)
+		return false;
+	/* Rests on all ranks' waiting: one that told so and no more may be stopped since. */
+	for (r = 0; r < world; r++)
+		if (seen[r].life == RR_LIFE_UNKNOWN && seen[r].op_entered > seen[r].op_done && seen[r].quiet_ns > RR_QUIET_NS)
+			return true;
+	return false;
 }
 
 void rr_verdict_search(const rr_rank_seen *seen, int32_t world, int32_t from, uint64_t op, rr_verdict *out)

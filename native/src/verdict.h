@@ -3,12 +3,15 @@
  *
  *   page_read.c  a page -> rr_rank_seen
  *   verdict.c    records of all ranks -> verdict; pure
+ *   judge_time.c what others are asked before a time-out is judged
  *   judge.c      a communicator and its error -> verdict; and what this rank waits in -> its page
  *
  * The words of each class are made here only, so that all ranks and `rdmaring why` say the same.
  */
 #ifndef RR_VERDICT_H
 #define RR_VERDICT_H
+
+#include <stdbool.h>
 
 #include "page.h"
 
@@ -23,6 +26,8 @@ void rr_page_seen(const struct rr_page *page, uint64_t now_ns, struct rr_rank_se
 void rr_verdict_clear(rr_verdict *verdict);
 /* Class, rank, peer, op and collective, with the text that belongs to them. peer's record tells in which row it waits. */
 void rr_verdict_set(rr_verdict *out, rr_verdict_kind kind, const rr_rank_seen *rank, const rr_rank_seen *peer, uint64_t op);
+/* Whether another rank may know more of a rank of another node, or one that is asked now. */
+bool rr_verdict_is_weak(const rr_verdict *verdict, const rr_rank_seen *seen, int32_t world, const int32_t *node);
 /* "; " and words more of what it rests on. */
 void rr_verdict_note(rr_verdict *verdict, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -249,6 +249,8 @@ static void adopt(struct rr_comm *comm, int32_t r)
 	rr_error error;
 
 	take_over(comm, r, &error);
+	if (comm->pages[r]->error.status == RR_ERR_TIMEOUT && comm->first && rr_judge_improves(comm, comm->first, &error.verdict))
+		tell_time(comm, &error);
 	rr_watch_fail(comm, &error);
 }
 
@@ -285,7 +287,7 @@ static void look_at_time(struct rr_comm *comm, const struct rr_work *work)
 {
 	uint64_t now = rr_now_ns();
 
-	if (now < work->deadline_ns)
+	if (now < work->deadline_ns || (comm->far && rr_judge_doubts(comm, work)))
 		return;
 	rr_fail(RR_ERR_TIMEOUT, "%s (op %llu) timed out after %.1f s",
 		rr_collective_name(work->plan->descriptor.collective), (unsigned long long)work->op,
@@ -314,6 +316,22 @@ static int32_t look_far(struct rr_comm *comm, const struct rr_work *work, int32_
 	return dead >= 0 ? dead : lost;
 }
 
+/* Its connection ended by silence, and somebody hears from its node. */
+static void fail_cut(struct rr_comm *comm, int32_t peer, int32_t heard_by, const rr_link_facts *facts, const struct rr_work *work)
+{
+	char by[64] = "answers on another connection";
+
+	if (heard_by != comm->rank)
+		snprintf(by, sizeof(by), "is heard by rank %d", heard_by);
+	rr_fail(RR_ERR_LINK, "the edge to rank %d (pid %d) is cut: its connection ended (%s), and its node %s %s; rank %d is in op %llu (%s)",
+		peer, comm->pages[peer]->pid, rr_far_lost(comm->far, peer), facts->peer_host, by, comm->rank,
+		(unsigned long long)work->op, rr_collective_name(work->plan->descriptor.collective));
+	rr_error_here()->peer = peer;
+	snprintf(rr_error_here()->transport, sizeof(rr_error_here()->transport), "%s", transport_of(comm, peer));
+	strcpy(rr_error_here()->hint, "look at the network between just these two nodes: cable, switch port, filter rules, routes");
+	rr_watch_fail(comm, rr_error_here());
+}
+
 static void fail_dead(struct rr_comm *comm, int32_t dead, const struct rr_work *work)
 {
 	char how[160];
@@ -321,7 +339,12 @@ static void fail_dead(struct rr_comm *comm, int32_t dead, const struct rr_work *
 	rr_link_facts facts = {0};
 
 	if (!near) {
+		int32_t heard_by = -1;
 		rr_far_facts(comm->far, dead, &facts);
+		if (rr_far_inquire(comm->far, dead, &heard_by) == RR_INQUIRY_LIVES) {
+			fail_cut(comm, dead, heard_by, &facts, work);
+			return;
+		}
 		snprintf(how, sizeof(how), "on %s died or was cut off: its connection ended (%s)", facts.peer_host,
 			 rr_far_lost(comm->far, dead));
 	}

@@ -18,6 +18,7 @@ LIVES = {
     lib.RR_LIFE_FROZEN: "frozen",
     lib.RR_LIFE_ENDED: "ended",
     lib.RR_LIFE_LOST: "lost",
+    lib.RR_LIFE_MUTE: "mute",
 }
 STATES = ("set-up", "open", "failed", "closed")
 WAITS = {

@@ -71,21 +71,47 @@ judged(lambda: comm.all_reduce(x, algorithm="ring", timeout_s=1.2))
         assert ran.of(1, "error") == "PeerFailedError" and verdict(ran, 1) == verdict(ran, 0)
 
 
-def test_stopped(tmp_path: Path) -> None:
-    source = """
+# Rank 1 is stopped while it waits in the operation: the last rank enters late.
+STOPPED = """
 comm = rr.init(timeout_s=30)
-x = np.ones(1 << 20)
+x = np.ones(300_000)
 pids = comm.all_gather(np.array([os.getpid()]))
+comm.barrier()
 if comm.rank == 1:
-    stop_soon(os.getpid(), 0.3)
-judged(lambda: [comm.all_reduce(x, timeout_s=2) for _ in range(100_000)])
+    stop_soon(os.getpid(), {stop_s})
+if comm.rank == {late}:
+    time.sleep({enter_s})
+judged(lambda: comm.all_reduce(x, algorithm="ring", timeout_s=2))
 if comm.rank == 0:
-    time.sleep(0.5)
+    time.sleep(1)  # the others are through
     os.kill(int(pids[1]), signal.SIGKILL)
 """
-    ran = run(4, source, tmp_path)
+
+
+@pytest.mark.parametrize("where", ["shm", "mixed"])
+def test_stopped(where: str, tmp_path: Path) -> None:
+    """Over two nodes (mixed) ranks 2 and 3 know it from rank 0, which shares rank 1's node."""
+    ran = run(4, STOPPED.format(stop_s=0.3, late=3, enter_s=0.7), tmp_path, where)
     found = agreed(ran, (0, 2, 3), "stopped", 1)
     assert "stopped by a signal" in found["text"], found
+    for rank in (0, 2, 3):
+        assert ran.of(rank, "seconds") < 4, ran.output
+
+
+def test_stopped_in_user_code_on_another_node(tmp_path: Path) -> None:
+    source = STOPPED.format(stop_s=0.1, late=1, enter_s=20)
+    found = agreed(run(4, source, tmp_path, "mixed"), (0, 2, 3), "stopped", 1)
+    assert "in user code" in found["text"], found
+
+
+def test_stopped_where_no_rank_of_its_node_can_look(tmp_path: Path) -> None:
+    """In the operation it would answer when asked; in user code no rank answers, so what it does stays open."""
+    found = agreed(run(3, STOPPED.format(stop_s=0.3, late=2, enter_s=0.7), tmp_path, "tcp"), (0, 2), "stopped", 1)
+    assert "silent while its node answers" in found["text"], found
+    (tmp_path / "user").mkdir()
+    ran = run(3, STOPPED.format(stop_s=0.1, late=1, enter_s=20), tmp_path / "user", "tcp")
+    found = agreed(ran, (0, 2), "never_entered", 1)
+    assert "in user code or stopped" in found["text"], found
 
 
 @pytest.mark.parametrize("where", ["shm", "tcp"])
