@@ -21,6 +21,7 @@ from chaos_runs.judge import Judged, judge
 from chaos_runs.plan import Plan, draw
 
 TABLE_COLUMNS = 160
+FAULT_NAMES = (*FAULTS, *(f"{fault.name}:{each}" for fault in FAULTS.values() for each in sorted(fault.transports)))
 
 EPILOG = """\b
 Examples:
@@ -48,28 +49,38 @@ def names(accepted: Sequence[str]) -> Any:
         given = tuple(name.strip() for name in text.split(",") if name.strip())
         for name in given:
             if name not in accepted:
-                raise click.BadParameter(f"{name!r} is none; accepted are {', '.join(accepted)}")
+                raise click.BadParameter(
+                    f"{name!r} is none; accepted are {', '.join(each for each in accepted if ':' not in each)}"
+                )
         return given
 
     return parse
 
 
-@click.command("chaos", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.command(
+    "chaos", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
 @click.option("--runs", type=click.IntRange(1), help="How many. [default: 20, or no limit with --seconds]")
 @click.option("--seconds", type=click.FloatRange(1), help="No run begins later than this.")
 @click.option("--seed", default=1, show_default=True, help="Of the first run.")
 @click.option("--replay", type=int, metavar="SEED", help="One run, with all that its ranks print.")
-@click.option("--transport", default="shm,tcp,sim", show_default=True, callback=names(TRANSPORTS), help="Some of these.")
-@click.option("--fault", "only", default="", callback=names(tuple(FAULTS)), help="These alone.")
-@click.option("--without", default="", callback=names(tuple(FAULTS)), help="All faults but these.")
+@click.option(
+    "--transport", default="shm,tcp,sim", show_default=True, callback=names(TRANSPORTS), help="Some of these."
+)
+@click.option("--fault", "only", default="", callback=names(FAULT_NAMES), help="These alone: kill,stop:tcp.")
+@click.option("--without", default="", callback=names(FAULT_NAMES), help="All faults but these.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1, 64), help="Runs at a time.")
 @click.option(
-    "--slack-s", default=3.0, show_default=True, type=click.FloatRange(0), help="What a loaded machine may add to a bound."
+    "--slack-s",
+    default=3.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="What a loaded machine may add to a bound.",
 )
 @click.option("--plans", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One document on standard output.")
 @click.pass_context
-def command(context: click.Context, **given: Any) -> None:
+def command(context: click.Context, /, **given: Any) -> None:
     """Faults drawn by seed, in real jobs of 2 to 8 ranks; their verdicts are compared with what was done."""
     if given["replay"] is not None:
         given.update(seed=given["replay"], runs=1)
@@ -107,7 +118,10 @@ def run_all(plans: Iterator[Plan], given: dict[str, Any], console: Console) -> l
     done: list[Judged] = []
     running: set[Future[Judged]] = set()
     shown = ",".join(given["transport"])
-    with Progress(console=console, disable=not console.is_terminal) as progress, ThreadPoolExecutor(given["jobs"]) as pool:
+    with (
+        Progress(console=console, disable=not console.is_terminal) as progress,
+        ThreadPoolExecutor(given["jobs"]) as pool,
+    ):
         bar = progress.add_task("runs", total=given["runs"])
         more = True
         while more or running:
@@ -136,8 +150,8 @@ def tell(runs: list[Judged], given: dict[str, Any], console: Console) -> None:
     out = Console() if sys.stdout.isatty() else Console(width=TABLE_COLUMNS)
     out.print(report.table(runs))
     out.print(
-        f"{totals['runs']} runs from seed {given['seed']}: {totals['right']} right, {totals['class_only']} right but for "
-        f"the place, {totals['wrong']} wrong, {totals['hang']} too late, {totals['wrong_sums']} with wrong sums, "
+        f"{totals['runs']} runs from seed {given['seed']}: {totals['right']} right, {totals['class_only']} right but "
+        f"for the place, {totals['wrong']} wrong, {totals['hang']} too late, {totals['wrong_sums']} with wrong sums, "
         f"{totals['leaks']} leaks",
         highlight=False,
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 TRANSPORTS = ("shm", "tcp", "verbs", "sim", "softroce")
 EVERYWHERE = frozenset(TRANSPORTS)
 HERE = frozenset({"shm", "tcp", "verbs", "sim"})
 OP_TIMEOUT_S = 2.0
+PATIENT_S = 12.0  # time-out of operations where the cause shows by itself, and before
 LATE_S = 4.0
 
 
@@ -23,6 +23,7 @@ class Fault:
         that have called different things neither is the odd one yet),
         "node" (any rank of the victim's host; for ranks of that host any other).
     within_s: from the fault, or from the call that meets it, to the error, as documented.
+    namespaces: on tcp it needs hosts with devices of their own. op_timeout_s: of each operation.
     own: what the victim itself says is judged, too.
     """
 
@@ -33,12 +34,8 @@ class Fault:
     edge: str
     within_s: float
     own: bool = False
-    ranks_min: int = 2
     namespaces: bool = False
-    more_kinds: Mapping[str, tuple[str, ...]] | None = None  # transport -> instead of kinds
-
-    def kinds_on(self, transport: str) -> tuple[str, ...]:
-        return (self.more_kinds or {}).get(transport, self.kinds)
+    op_timeout_s: float = OP_TIMEOUT_S
 
 
 _ALL = (
@@ -82,11 +79,29 @@ _ALL = (
         6.0,
         namespaces=True,
         own=True,
+        op_timeout_s=PATIENT_S,
     ),
-    Fault("slow", "one edge is 20 times slower", frozenset({"tcp", "sim"}), ("slow",), "edge", 6.0, namespaces=True),
+    Fault(
+        "slow",
+        "one edge is too slow for the time-out",
+        frozenset({"tcp", "sim"}),
+        ("slow",),
+        "edge",
+        OP_TIMEOUT_S,
+        namespaces=True,
+    ),
     Fault("dropped", "one slice never arrives", frozenset({"sim"}), ("ProtocolError",), "edge", OP_TIMEOUT_S, own=True),
     Fault("corrupted", "one bit of a slice is turned", frozenset({"sim"}), ("CorruptError",), "edge", 0.5, own=True),
-    Fault("host", "a host is off the network", frozenset({"tcp"}), ("host_gone",), "node", 4.0, namespaces=True),
+    Fault(
+        "host",
+        "a host is off the network",
+        frozenset({"tcp"}),
+        ("host_gone",),
+        "node",
+        4.0,
+        namespaces=True,
+        op_timeout_s=PATIENT_S,
+    ),
     Fault("flushed", "all queue pairs go to ERR, once", frozenset({"verbs"}), ("none",), "edge", 0.0, own=True),
 )
 FAULTS = {fault.name: fault for fault in _ALL}

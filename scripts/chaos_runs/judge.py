@@ -43,7 +43,7 @@ def judge(plan: Plan, ran: Ran, slack_s: float) -> Judged:
     if ran.hung:
         _note(found, "hang", f"the job was there after {ran.seconds:.0f} s")
     victim = ran.ranks.get(plan.victim, {})
-    if fault.kinds_on(plan.transport)[0] != "none" and "fault" not in victim:
+    if fault.kinds[0] != "none" and "fault" not in victim:
         _note(found, "wrong", "the fault was not made: something else went wrong before")
     times = []
     for rank in range(plan.ranks):
@@ -61,7 +61,11 @@ def judge(plan: Plan, ran: Ran, slack_s: float) -> Judged:
         if seconds is not None:
             times.append(seconds)
             if seconds > fault.within_s + slack_s:
-                _note(found, "hang", f"rank {rank} raised {seconds:.1f} s after the fault; {fault.within_s:g} s is the rule")
+                _note(
+                    found,
+                    "hang",
+                    f"rank {rank} raised {seconds:.1f} s after the fault; {fault.within_s:g} s is the rule",
+                )
     found.seconds = max(times) if times else None
     return found
 
@@ -100,11 +104,11 @@ def grade_of(plan: Plan, fault: Fault, rank: int, ended: dict[str, Any]) -> tupl
         wanted = [kind for kind in kinds if kind.endswith("Error")]
         if not wanted:
             return "wrong", f"no verdict: {ended['error']}: {ended['text']}"
-        ends = {plan.victim, plan.peer}
-        if ended["error"] not in wanted and not any(f"rank {each}" in ended["text"] for each in ends):
+        named = {rank for rank in (plan.victim, plan.peer) if f"rank {rank}" in ended["text"]}
+        if ended["error"] not in wanted and not named:
             return "wrong", f"{ended['error']}: {ended['text']}"
-        if rank in ends and ended.get("peer") not in ends:
-            return "class", f"peer is {ended.get('peer')}: {ended['text']}"
+        if named | {rank} < {plan.victim, plan.peer, rank}:
+            return "class", f"{ended['error']}: {ended['text']}"
         return "right", ""
     if verdict["kind"] not in kinds:
         return "wrong", verdict["text"]
@@ -114,7 +118,7 @@ def grade_of(plan: Plan, fault: Fault, rank: int, ended: dict[str, Any]) -> tupl
 
 
 def kinds_for(plan: Plan, fault: Fault) -> tuple[str, ...]:
-    kinds = fault.kinds_on(plan.transport)
+    kinds = fault.kinds
     if fault.name == "stop" and plan.transport != "shm" and plan.ranks_per_node == 1:
         # Without a neighbour on its node nobody can look: docs/WHY.md.
         return (*kinds, "never_entered")
@@ -143,5 +147,3 @@ def after_fault(plan: Plan, ended: dict[str, Any], victim: dict[str, Any]) -> fl
     if plan.bed == "guests" or "at" not in victim:  # whose clocks differ
         return float(ended["error_at"] - entered)
     return float(ended["error_at"] - max(entered, victim["at"] + plan.delay_ms / 1e3))
-
-

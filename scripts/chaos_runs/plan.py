@@ -64,13 +64,14 @@ def _first(seed: int, names: Sequence[str]) -> str:
 
 
 def faults_of(transport: str, root: bool, only: Sequence[str] = (), without: Sequence[str] = ()) -> list[Fault]:
+    """only, without: names of faults, or of a fault on one transport, as in "stop:tcp"."""
     return [
         fault
         for fault in FAULTS.values()
         if transport in fault.transports
         and (root or not (fault.namespaces and transport == "tcp"))
-        and (not only or fault.name in only)
-        and fault.name not in without
+        and (not only or not {fault.name, f"{fault.name}:{transport}"}.isdisjoint(only))
+        and {fault.name, f"{fault.name}:{transport}"}.isdisjoint(without)
     ]
 
 
@@ -91,6 +92,8 @@ def draw(
     per_node = dice.choice((1, 1, 2))
     if bed == "guests":
         ranks, per_node = 2, 1
+    elif transport == "verbs":
+        ranks = dice.choice((2, 3))  # each has threads that play its adapter
     elif bed == "namespaces":
         ranks = dice.choice((2, 3, 4))
         per_node = 2 if ranks == 4 and dice.random() < 0.5 else 1
@@ -102,8 +105,8 @@ def draw(
     victim = dice.randrange(ranks)
     others = [rank for rank in range(ranks) if transport == "shm" or rank // per_node != victim // per_node]
     peer = dice.choice([rank for rank in others if rank != victim])
-    calls = tuple(dice.choice(CALLS) for _ in range(4)) + ("all_reduce",)
-    count = dice.choice(COUNTS)
+    calls = (*(dice.choice(CALLS) for _ in range(4)), "all_reduce")
+    count = dice.choice(COUNTS if fault.name != "slow" else COUNTS[-1:])
     return Plan(
         seed=seed,
         transport=transport,

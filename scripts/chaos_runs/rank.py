@@ -22,16 +22,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from chaos_runs.faults import LATE_S, OP_TIMEOUT_S
-from chaos_runs.meddling import Wire
-from chaos_runs.plan import Plan
-from chaos_runs.network import cut_edge, host_off, slow_edge
-
 import rdmaring as rr
+from chaos_runs.faults import FAULTS, LATE_S, OP_TIMEOUT_S
+from chaos_runs.meddling import Wire
+from chaos_runs.network import cut_edge, host_off, slow_edge
+from chaos_runs.plan import Plan
 
 ASSEMBLE_S = 60.0
 QUIET_STEPS = 40  # after a fault that a job shall survive
 OTHER_DTYPE = {"int32": "float32", "float32": "int32", "int64": "float64", "float64": "int64"}
+SETTLE_S = 1.5  # the time-outs of two communicators end apart: who closes at once hides the cycle from the others
 STOPPED_S = OP_TIMEOUT_S + 4.0  # a stopped rank is killed after so long: the others have told by then
 
 
@@ -78,6 +78,10 @@ class Job:
         self.me = self.comm.rank
         self.dtype = np.dtype(plan.dtype)
         self.entered = time.time()
+        self.timeout_s = ASSEMBLE_S  # the first operations make the links
+        for step in range(len(plan.calls)):
+            self.regular(step)
+        self.timeout_s = FAULTS[plan.fault].op_timeout_s
 
     @property
     def is_victim(self) -> bool:
@@ -96,7 +100,7 @@ class Job:
         """Whether the result is right; raises what the library raises."""
         n, extra = comm.size, step % 5
         total = sum(rank + 1 + extra for rank in range(n))
-        timed: dict[str, Any] = {"timeout_s": OP_TIMEOUT_S}
+        timed: dict[str, Any] = {"timeout_s": self.timeout_s}
         self.entered = time.time()
         if name == "all_reduce":
             x = comm.empty(count, self.dtype) if self.plan.registered and step < 4 else np.empty(count, self.dtype)
@@ -164,7 +168,8 @@ class Job:
         if self.is_victim:
             self.told()
         pair = (self.other, self.comm) if self.is_victim else (self.comm, self.other)
-        return all([self.call(comm, "all_reduce", self.plan.count, step) for comm in pair])
+        right = [self.call(comm, "all_reduce", self.plan.count, step) for comm in pair]
+        return all(right)
 
     def fault_memory(self, step: int) -> bool:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -255,6 +260,8 @@ def main() -> int:
     say(began=os.getpid(), net=os.readlink("/proc/self/ns/net"), shm=in_dev_shm())
     survives = plan.fault == "flushed"
     result = job.run(plan.step + QUIET_STEPS if survives else 1_000_000)
+    if plan.fault == "order":
+        time.sleep(SETTLE_S)
     job.close()
     left = {number: where for number, where in descriptors().items() if number not in job.before}
     if plan.fault == "descriptor" and rank == plan.victim:

@@ -44,7 +44,9 @@ def rows(runs: Sequence[Judged]) -> list[dict[str, Any]]:
     found = []
     for (fault, transport), here in sorted(cells.items(), key=lambda cell: (order.index(cell[0][0]), cell[0][1])):
         times = [run.seconds for run in here if run.seconds is not None]
-        kinds = Counter(text.split()[0] if text != "wrong sum" else text for run in here for text in run.verdicts.values())
+        kinds = Counter(
+            text.split()[0] if text != "wrong sum" else text for run in here for text in run.verdicts.values()
+        )
         found.append(
             {
                 "fault": fault,
