@@ -33,7 +33,8 @@ def say(**what: Any) -> None:
 
 def rss_kib() -> int:
     status = Path("/proc/self/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+    found: str = re.findall(r"VmRSS:\s+(\d+)", status)[0]
+    return int(found)
 
 
 class Few(Exception):
