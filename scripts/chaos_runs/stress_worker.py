@@ -45,7 +45,8 @@ class Incarnation:
     def __init__(self, told: dict[str, Any]) -> None:
         self.size_min = told["size"] // 2 + 1
         self.pattern = (np.arange(told["count"]) % 7 + 1).astype(np.float64)
-        self.step, self.sums = told["step"], told["sums"]
+        self.step: int = told["step"]
+        self.sums: int = told["sums"]
         self.state = self.pattern * self.sums
         os.environ["RDMARING_HOST_ID"] = f"stress-{told['address']}-{told['node']}"
         self.comm = rr.init(told["rank"], told["size"], told["address"], timeout_s=TIMEOUT_S)
