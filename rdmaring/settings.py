@@ -90,6 +90,9 @@ class Settings:
     serial_start: int = 0  # first serial of links and mailboxes: tests meet the wrap with it
 
 
+BYTES_MAX, COUNT_MAX = 1 << 62, (1 << 31) - 1  # of a variable: what C's members hold
+
+
 def _number(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name)
     if text is None or text == "":
@@ -98,14 +101,15 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
         value = int(text)
     except ValueError:
         value = 0
-    if value <= 0:
-        raise ArgumentError(f"{name} is {text!r}; accepted is an integer > 0")
+    most = BYTES_MAX if name.endswith(("_BYTES", "_BUDGET")) else COUNT_MAX
+    if not 0 < value <= most:
+        raise ArgumentError(f"{name} is {text!r:.60}; accepted is an integer > 0, of at most {most}")
     return value
 
 
 def _device(text: str) -> int | None:
     number = text.removeprefix("cuda:")
-    if number and not (number.isascii() and number.isdigit()):
+    if number and not (number.isascii() and number.isdigit() and len(number) < 10):
         raise ArgumentError(f"RDMARING_DEVICE is {text!r}; accepted is a GPU's number, such as 0 or cuda:0")
     return int(number) if number else None
 

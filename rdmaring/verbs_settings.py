@@ -73,9 +73,9 @@ def _number(name: str, shown: str, given: Any) -> float:
     accepted = RANGES[name]
     try:
         value = float(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = float("nan")
-    whole = name.endswith("_s") or value == int(value) if value == value else False
+    whole = name.endswith("_s") or value.is_integer()
     if not whole or not accepted.least <= value <= accepted.most:
         kind = "seconds" if name.endswith("_s") else "whole numbers"
         raise ArgumentError(f"{shown} is {given!r}; accepted are {kind} from {accepted.least:g} to {accepted.most:g}")

@@ -99,7 +99,7 @@ def costs_from(path: Path) -> Costs:
         given = document["constants"]["rows"] if "constants" in document else document
         reduce_s, row_s, slice_s = (float(given[name]) for name in ("reduce_s_per_byte", "row_s", "slice_s"))
         return Costs(_level(given["near"]), _level(given["far"]), reduce_s, row_s, slice_s)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise OptionError(f"{str(path)!r} holds no constants as `rdmaring tune` writes them: {error}") from None
 
 

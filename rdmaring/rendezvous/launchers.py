@@ -76,7 +76,7 @@ def _torchrun(env: Env) -> Started:
 
 def _meet_torchrun(env: Env, found: Started) -> Place:
     host, port = env.get("MASTER_ADDR"), env.get("MASTER_PORT", "")
-    if not host or not port.isdigit():
+    if not host or not re.fullmatch("[0-9]{1,5}", port):
         raise RendezvousError(
             f"RANK and WORLD_SIZE={found.world} are set, but MASTER_ADDR={host!r} and MASTER_PORT={port!r} "
             f"give no place to meet",

@@ -71,6 +71,8 @@ class Edge:
             if head.kind == SETUP:
                 self.set_up.append(body)
             elif head.kind == FAILED:
+                if len(body) != wire.FAILED.size:
+                    raise WireError(f"rank {self.peer} tells of its failure in {len(body)} bytes")
                 error = wire.ERROR.unpack(wire.FAILED.unpack(body).error)
                 raise WireError(f"rank {self.peer} failed: {wire.text_of(error.message)}")
             elif head.kind == CLOSED:

@@ -11,6 +11,7 @@ from rdmaring.transport.contract import MAGIC, Kind
 from rdmaring.transport.reference_edges import Edge, Meeting, WireError
 
 STREAMS_DEFAULT = 2
+FRAME_BYTES_MAX = 16 << 20  # of a slice: whoever announces more is no rank
 
 
 class TcpLink:
@@ -61,7 +62,11 @@ class TcpLink:
     def take_open(self) -> tuple[SimpleNamespace, bytes] | None:
         """The peer's OPEN and descriptor, once it is there."""
         found = self._front(0, Kind.OPEN)
-        return None if found is None else (wire.OPEN.unpack(found[1]), found[1][wire.OPEN.size :])
+        if found is None:
+            return None
+        if len(found[1]) != wire.OPEN.size + wire.DESCRIPTOR.size:
+            raise WireError(f"rank {self.peer} sent an OPEN of {len(found[1])} bytes")
+        return wire.OPEN.unpack(found[1]), found[1][wire.OPEN.size :]
 
     def take_tiny(self) -> tuple[int, bytes] | None:
         found = self._front(0, Kind.TINY)
@@ -105,6 +110,8 @@ class TcpLink:
             head = wire.FRAME.unpack(data)
             if head.magic != MAGIC:
                 raise WireError(f"rank {self.peer} sent what is no frame (magic {head.magic:08x})")
+            if head.bytes > FRAME_BYTES_MAX:
+                raise WireError(f"rank {self.peer} announces a frame of {head.bytes} bytes")
             if len(data) < head_bytes + head.bytes:
                 return
             self._frames[number].append((head, bytes(data[head_bytes : head_bytes + head.bytes])))

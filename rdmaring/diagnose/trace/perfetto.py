@@ -8,8 +8,10 @@ its receive.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,12 @@ from rdmaring.plan import COLLECTIVE_CODE
 Event = dict[str, Any]
 FORMAT = "rdmaring trace 1"
 EXPOSED = "exposed"  # events that are derived from others
+# Of a file that is read: whoever claims more wrote no trace.
+FILE_BYTES_MAX = 1 << 28  # unpacked
+WORLD_MAX = 1 << 20
+TEXT_MAX = 256
+READ_BYTES = 1 << 20
+TIME_NS_MAX = 1 << 62
 COLLECTIVE_NAME = {code: name for name, code in COLLECTIVE_CODE.items()}
 
 
@@ -207,17 +215,77 @@ def write(trace: Trace, path: Path) -> None:
     path.write_bytes(gzip.compress(data, 6) if path.suffix == ".gz" else data)
 
 
-def _records(events: Iterable[Event], begin_ns: int) -> Any:
+def _records(events: Iterable[Event], begin_ns: int, world: int) -> Any:
     rows = []
     for event in events:
         args = event["args"]
         begin = begin_ns + round(event["ts"] * 1000)
         end = begin + round(event["dur"] * 1000)
+        if not 0 <= begin <= end <= TIME_NS_MAX:
+            raise ValueError(f"a slice lasts from {begin} to {end} ns")
+        _number(args, "peer", -1, world - 1)
         names = ("bytes", "op", "row", "order", "slice", "peer")
         kind = KINDS.index(event["cat"])
         rows.append((begin, end, *(args[name] for name in names), kind, args["detail"], args["flags"]))
     records = np.array(rows, DTYPE)
     return records[np.argsort(records["end_ns"], kind="stable")]
+
+
+def _number(given: dict[str, Any], name: str, least: int, most: int) -> int:
+    value = given[name]
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} is no integer from {least} to {most}")
+    return value
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    value = given[name]
+    if not isinstance(value, str) or len(value) > TEXT_MAX:
+        raise ValueError(f"{name} is no text of up to {TEXT_MAX} characters")
+    return value
+
+
+def _plain(path: Path) -> bytes:
+    """A file's bytes, unpacked; of a packed one no more than is allowed is made."""
+    data = bytearray()
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        with gzip.GzipFile(fileobj=file) if packed else contextlib.nullcontext(file) as plain:
+            while piece := plain.read(READ_BYTES):
+                data += piece
+                if len(data) > FILE_BYTES_MAX:
+                    raise ValueError(f"it has more than {FILE_BYTES_MAX} bytes")
+    return bytes(data)
+
+
+def _loaded(path: Path) -> tuple[int, bool, list[RankTrace]]:
+    """World, whether clocks were compared, ranks. Raises many kinds of errors."""
+    loaded = json.loads(_plain(path))
+    about, events = loaded["otherData"], loaded["traceEvents"]
+    if about["format"] != FORMAT:
+        raise ValueError(f"its format is {about['format']!r:.40}")
+    world = _number(about, "world", 1, WORLD_MAX)
+    begin_ns = _number(about, "begin_ns", 0, TIME_NS_MAX)
+    slices = [event for event in events if event["ph"] == "X" and event["cat"] != EXPOSED]
+    by_rank: dict[int, list[Event]] = {}
+    for event in slices:
+        by_rank.setdefault(_number(event, "pid", 0, world - 1), []).append(event)
+    ranks = []
+    for told in about["ranks"]:
+        rank = _number(told, "rank", 0, world - 1)
+        ranks.append(
+            RankTrace(
+                rank=rank,
+                records=_records(by_rank.get(rank, []), begin_ns, world),
+                host=_text(told, "host"),
+                pid=_number(told, "pid", 0, 1 << 31),
+                offset_ns=_number(told, "offset_ns", -TIME_NS_MAX, TIME_NS_MAX),
+                clock_error_ns=_number(told, "clock_error_ns", 0, TIME_NS_MAX),
+                lost=_number(told, "lost", 0, TIME_NS_MAX),
+            )
+        )
+    return world, about["aligned"] is True, ranks
 
 
 def read(*paths: Path) -> Trace:
@@ -230,19 +298,15 @@ def read(*paths: Path) -> Trace:
     ranks: list[RankTrace] = []
     world, aligned = 0, len(paths) == 1
     for path in paths:
-        data = path.read_bytes()
         try:
-            loaded = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-            about, events = loaded["otherData"], loaded["traceEvents"]
-            if about["format"] != FORMAT:
-                raise KeyError(about["format"])
-            slices = [event for event in events if event["ph"] == "X" and event["cat"] != EXPOSED]
-            for told in about["ranks"]:
-                own = [event for event in slices if event["pid"] == told["rank"]]
-                ranks.append(RankTrace(records=_records(own, about["begin_ns"]), **told))
-            world, aligned = about["world"], aligned and about["aligned"]
-        except (KeyError, TypeError, ValueError, IndexError, EOFError, gzip.BadGzipFile) as error:
-            raise ArgumentError(f"{path}: not a trace that rdmaring wrote ({error!r})") from error
+            world, is_aligned, found = _loaded(path)
+        except (
+            LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, EOFError, zlib.error,
+            gzip.BadGzipFile,
+        ) as error:  # fmt: skip
+            raise ArgumentError(f"{path}: not a trace that rdmaring wrote ({str(error)[:200]!r})") from error
+        ranks += found
+        aligned = aligned and is_aligned
     ranks.sort(key=lambda each: each.rank)
     if len({each.rank for each in ranks}) != len(ranks):
         raise ArgumentError(f"{', '.join(map(str, paths))}: two of the files hold the same rank")
