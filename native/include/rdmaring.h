@@ -183,6 +183,8 @@ typedef struct rr_link_facts {
 	uint32_t slot_count;
 	uint32_t huge_pages; /* 1: slots lie on huge pages */
 	uint32_t reconnects; /* of verbs: how often it failed and was made anew */
+	uint32_t failovers;  /* of verbs: how often a channel moved to another rail, since its own stayed dead */
+	char moved[256];     /* each channel that moved: "channel 0 from mlx5_0/1 to mlx5_1/1" */
 	uint32_t line_ps;    /* on shared memory: storing to a cache line that the peer has read, when last looked at; 0: not yet */
 	uint64_t sent_bytes; /* payload since the communicator was made */
 	uint64_t received_bytes;
@@ -260,6 +262,8 @@ RR_API rr_status rr_comm_close(rr_comm *comm);
 RR_API int32_t rr_comm_node(const rr_comm *comm, int32_t rank);
 /* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. */
 RR_API uint64_t rr_comm_strangers(const rr_comm *comm, char *last, size_t size);
+/* Take the oldest line for the program's log out of those that links have left, of what befell them and is no error. 0: there is none. */
+RR_API int rr_comm_note(rr_comm *comm, char *text, size_t size);
 /* What ranks must have in common to speak to each other: "rdmaring wire 2 page 2". */
 RR_API const char *rr_wire_name(void);
 RR_API rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out);

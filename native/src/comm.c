@@ -201,6 +201,11 @@ int32_t rr_comm_node(const rr_comm *comm, int32_t rank)
 	return rank >= 0 && rank < comm->world ? comm->node[rank] : -1;
 }
 
+int rr_comm_note(rr_comm *comm, char *text, size_t size)
+{
+	return comm->far && rr_far_take_note(comm->far, text, size);
+}
+
 uint64_t rr_comm_strangers(const rr_comm *comm, char *last, size_t size)
 {
 	if (size)

@@ -52,6 +52,7 @@ rr_status rr_far_prepare(int32_t rank, int32_t world, struct rr_hello *hello, st
 	*out = far;
 	far->rank = rank;
 	far->world = world;
+	far->notes_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	far->listener = far->control = far->sleeper = far->bell = -1;
 	far->edges = calloc((size_t)world, sizeof(*far->edges));
 	if (!far->edges)

@@ -84,6 +84,10 @@ void rr_far_unserve(struct rr_far *far, int32_t peer, uint32_t channel);
 void rr_far_attend(struct rr_far *far, bool on);
 /* A peer's OPEN came: its mirror page tells that it is in `op`. descriptor: may be NULL. */
 void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_descriptor *descriptor);
+/* The RDMA ports that a rank told of in its hello. */
+const struct rr_rail *rr_far_rails(const struct rr_far *far, int32_t rank, uint32_t *count);
+/* A line for the program's log, of what befell a link and is no error. */
+void rr_far_note(struct rr_far *far, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Let the driver's sleep end when fd has news (edge-triggered). Remove before closing fd. */
 rr_status rr_far_sleep_on(struct rr_far *far, int fd);
 void rr_far_sleep_off(struct rr_far *far, int fd);
@@ -130,6 +134,8 @@ enum rr_inquiry rr_far_inquire(struct rr_far *far, int32_t peer, int32_t *heard_
 void rr_far_tell_state(struct rr_far *far, uint64_t op);
 /* The page says FAILED or CLOSED: tell every joined far rank. */
 void rr_far_tell_end(struct rr_far *far);
+/* The oldest line that was not taken yet; any thread. False: there is none. */
+bool rr_far_take_note(struct rr_far *far, char *text, size_t size);
 /* Strangers turned away since the beginning; the last one's address and why. */
 uint64_t rr_far_strangers(const struct rr_far *far, char *last, size_t size);
 

@@ -14,12 +14,16 @@
 #ifndef RR_FAR_INSIDE_H
 #define RR_FAR_INSIDE_H
 
+#include <pthread.h>
+
 #include "far.h"
 
 #define RR_FAR_MAGIC 0x46525252u /* "RRRF" */
 #define RR_FAR_VERSION 3u
 #define RR_FAR_CONTROL 0xffffu
 #define RR_FAR_PENDING_MAX 64u /* connections under proof */
+#define RR_FAR_NOTES_MAX 16u
+#define RR_FAR_NOTE_BYTES 384u
 
 struct rr_greeting {
 	uint32_t magic;
@@ -167,6 +171,9 @@ struct rr_far {
 	uint32_t attending; /* channels that want to be attended to */
 	uint64_t strangers;
 	char stranger[160];
+	pthread_mutex_t notes_lock;
+	uint32_t notes_written, notes_read; /* note n at n % RR_FAR_NOTES_MAX */
+	char notes[RR_FAR_NOTES_MAX][RR_FAR_NOTE_BYTES];
 };
 
 /* far_join.c */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "order.h"
 #include "status.h"
 #include "verbs_edge.h"
 
@@ -15,8 +16,10 @@ static rr_status accept_open(struct rr_link *link, const struct rr_open *open)
 {
 	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
 
-	if (link == &edge->out.link)
+	if (link == &edge->out.link) {
 		memcpy(edge->places, open->place, sizeof(edge->places));
+		edge->places_op = rr_own64(&open->op);
+	}
 	rr_verbs_moved(edge);
 	return RR_OK;
 }
@@ -58,6 +61,17 @@ static void sever(struct rr_link *link)
 	rr_verbs_sever(rr_verbs_edge_of(link));
 }
 
+/* Channels are described from the last to the first. */
+static void describe_moved(const struct rr_verbs_edge *edge, rr_link_facts *facts)
+{
+	char others[sizeof(facts->moved)];
+
+	if (!edge->failovers)
+		return;
+	memcpy(others, facts->moved, sizeof(others));
+	snprintf(facts->moved, sizeof(facts->moved), "channel %u from %s%s%.120s", edge->channel_number, edge->moved, others[0] ? "; " : "", others);
+}
+
 static void describe(struct rr_link *link, rr_link_facts *facts)
 {
 	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
@@ -77,6 +91,8 @@ static void describe(struct rr_link *link, rr_link_facts *facts)
 	snprintf(facts->gpu, sizeof(facts->gpu), "%s",
 		 edge->domain && (edge->domain->gdr.way == RR_GDR_DMA_BUF || edge->domain->gdr.way == RR_GDR_PEER_MEMORY) ? "gpudirect" : "staged");
 	facts->reconnects += (uint32_t)edge->mend.rounds; /* of all channels */
+	facts->failovers += edge->failovers;
+	describe_moved(edge, facts);
 	rr_gid_text(pair->our_gid.gid, ours);
 	rr_gid_text(pair->their_gid.gid, theirs);
 	if (pair->global)
@@ -122,8 +138,8 @@ static const struct rr_link_ops verbs_ops = {
 };
 
 rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, const struct rr_rail *ours,
-			     const struct rr_rail_pair *pair, const rr_options *options, bool late, struct rr_link **out,
-			     struct rr_link **in)
+			     const struct rr_rail_pair *pair, uint32_t turn, const rr_options *options, bool late,
+			     struct rr_link **out, struct rr_link **in)
 {
 	struct rr_verbs_edge *edge = calloc(1, sizeof(*edge));
 	rr_status status;
@@ -143,6 +159,7 @@ rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, con
 	edge->peer = peer;
 	edge->rail = *ours;
 	edge->pair = *pair;
+	edge->turn = turn;
 	edge->gdr_allowed = (enum rr_gdr_allowed)options->verbs.gpu_direct;
 	edge->slot_bytes = options->slot_bytes;
 	edge->slot_count = options->slot_count;

@@ -104,8 +104,8 @@ static rr_status open_channel(struct rr_comm *comm, const struct rr_hello *hello
 	rr_options options = comm->options;
 	options.slot_count = messages ? comm->options.slot_count : comm->far_slot_count;
 	if (match_rails(comm, hellos, r, messages ? 0 : channel, &pair))
-		return rr_link_verbs_open(comm->far, comm->rank, r, &hellos[comm->rank].rails[pair.our_rail], &pair, &options,
-					  messages, out, in);
+		return rr_link_verbs_open(comm->far, comm->rank, r, &hellos[comm->rank].rails[pair.our_rail], &pair,
+					  turn_of(comm, r) + (messages ? 0 : channel), &options, messages, out, in);
 	if (comm->options.require_rdma || !(comm->options.transports & RR_TRANSPORT_TCP)) {
 		rr_fail(RR_ERR_SETUP, "RDMA is required, and the edge to rank %d has none: %s", r, comm->not_verbs[r]);
 		strcpy(rr_error_here()->hint, "rdmaring doctor shows this machine's RDMA devices and what is wrong with them");

@@ -60,6 +60,15 @@ rr_status rr_rails_find(const rr_verbs_options *options, struct rr_rail *rails, 
  */
 bool rr_rails_match(const struct rr_rail *ours, uint32_t our_count, const struct rr_rail *theirs, uint32_t their_count,
 		    uint32_t turn, struct rr_rail_pair *out, char *reason, size_t size);
+/* The same among the rails whose bits are set, and not `except` (NULL: none). */
+struct rr_rails_sought {
+	const struct rr_rail *ours, *theirs;
+	uint32_t our_count, their_count;
+	uint32_t our_bits, their_bits;
+	uint32_t turn;
+	const struct rr_rail_pair *except;
+};
+bool rr_rails_match_among(const struct rr_rails_sought *sought, struct rr_rail_pair *out, char *reason, size_t size);
 
 const char *rr_port_state_name(int state);
 const char *rr_link_layer_name(int layer);

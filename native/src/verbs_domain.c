@@ -277,13 +277,16 @@ static void note_event(struct rr_domain *domain, const struct rr_ibv_async_event
 	switch (event->event_type) {
 	case RR_IBV_EVENT_PORT_ERR:
 		kept->port = (uint8_t)event->element.port_num;
-		kept->mendable = true;
+		kept->mendable = RR_MENDABLE_HERE;
+		break;
+	case RR_IBV_EVENT_DEVICE_FATAL:
+		kept->mendable = RR_MENDABLE_ELSEWHERE;
 		break;
 	case RR_IBV_EVENT_CQ_ERR:
 		kept->user = event->element.cq->cq_context;
 		break;
 	case RR_IBV_EVENT_QP_FATAL:
-		kept->mendable = true;
+		kept->mendable = RR_MENDABLE_HERE;
 		kept->user = event->element.qp->qp_context;
 		break;
 	case RR_IBV_EVENT_QP_REQ_ERR:
@@ -294,7 +297,8 @@ static void note_event(struct rr_domain *domain, const struct rr_ibv_async_event
 	domain->event_count++;
 }
 
-rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *user, bool now, uint64_t *seen, bool *mendable)
+rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *user, bool now, uint64_t *seen,
+			 enum rr_mendable *mendable)
 {
 	struct rr_ibv_async_event event;
 	uint64_t time_ns = rr_now_ns();

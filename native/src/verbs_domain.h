@@ -17,6 +17,7 @@
 #include "far.h"
 #include "verbs_api.h"
 #include "verbs_gdr.h"
+#include "verbs_words.h"
 
 #define RR_DOMAIN_EVENTS_MAX 8u
 
@@ -30,8 +31,8 @@ struct rr_registration {
 
 struct rr_domain_event {
 	rr_error error;
-	uint8_t port;     /* 0: all ports */
-	bool mendable;    /* what it concerns may be made anew */
+	uint8_t port; /* 0: all ports */
+	enum rr_mendable mendable;
 	const void *user; /* of the queue pair or completion queue; NULL: all */
 };
 
@@ -61,7 +62,8 @@ void rr_domain_put(struct rr_domain *domain);
  * Device events that concern this port or user, from number *seen on, which becomes the one after. Reads new ones if `now` or
  * a few milliseconds have gone. mendable: may be NULL.
  */
-rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *user, bool now, uint64_t *seen, bool *mendable);
+rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *user, bool now, uint64_t *seen,
+			 enum rr_mendable *mendable);
 /* The registration of a region, made if need be. *out NULL: GPU memory that the device refuses. */
 rr_status rr_domain_register(struct rr_domain *domain, uint32_t region, const struct rr_registration **out);
 /* The registration that holds these bytes, made if need be; NULL: they are in no memory that is, or can be, registered. */

@@ -107,7 +107,7 @@ static inline uint64_t rr_tiny_check(const uint64_t *words)
 
 /* Set-up messages over the edge's control connection. */
 #define RR_VERBS_MAGIC 0x53425256u /* "VRBS" */
-enum rr_verbs_message { RR_VERBS_PARAMETERS = 1, RR_VERBS_READY = 2, RR_VERBS_RESUME = 3, RR_VERBS_RESUMED = 4 };
+enum rr_verbs_message { RR_VERBS_PARAMETERS = 1, RR_VERBS_READY = 2, RR_VERBS_RESUME = 3, RR_VERBS_RESUMED = 4, RR_VERBS_RAILS = 5 };
 
 struct rr_verbs_parameters {
 	uint32_t magic;
@@ -139,9 +139,23 @@ struct rr_verbs_resume {
 	uint64_t arrived;  /* bit serial % 64: of those, which are here */
 	uint32_t opens;    /* OPENs that came */
 	uint32_t tinies[2]; /* serial of the newest tiny message in each place */
-	uint32_t reserved;
+	uint32_t told;      /* OPENs that were sent: the newest grants memory by keys of the device that serves the edge now */
+	struct rr_place places[RR_BUFFER_COUNT]; /* of the newest OPEN */
 };
-_Static_assert(sizeof(struct rr_verbs_resume) == 136 + 40, "it travels between ranks");
+_Static_assert(sizeof(struct rr_verbs_resume) == 136 + 40 + 48, "it travels between ranks");
+
+/*
+ * Before RESUME, where an edge could be served by more than one pair of rails: which of the rails of its hello are active at this end
+ * now. From both ends' words both compute the pair that serves the edge from now on (verbs_rail.c).
+ */
+struct rr_verbs_rails {
+	uint32_t magic;
+	uint32_t kind;
+	uint64_t round;
+	uint32_t active; /* bit r: rail r */
+	uint32_t leave;  /* 1: not the pair that served the edge, if there is another */
+};
+_Static_assert(sizeof(struct rr_verbs_rails) == 24, "it travels between ranks");
 
 enum rr_verbs_state {
 	RR_VERBS_COLD = 0,
@@ -188,7 +202,15 @@ struct rr_verbs_kept {
 	struct iovec pieces[RR_PIECES_MAX];
 };
 
-enum rr_mend_phase { RR_MEND_DRAIN = 0, RR_MEND_PORT = 1, RR_MEND_OFFER = 2, RR_MEND_CONNECT = 3, RR_MEND_READY = 4 };
+enum rr_mend_phase {
+	RR_MEND_DRAIN = 0,
+	RR_MEND_PORT = 1,
+	RR_MEND_RAILS = 2,
+	RR_MEND_QUEUES = 3,
+	RR_MEND_OFFER = 4,
+	RR_MEND_CONNECT = 5,
+	RR_MEND_READY = 6
+};
 
 struct rr_verbs_mend {
 	enum rr_mend_phase phase;
@@ -197,10 +219,17 @@ struct rr_verbs_mend {
 	bool attended;
 	uint64_t phase_ns; /* the phase's, or of its last try */
 	uint64_t received; /* completions of receives since it was last up */
+	uint64_t up_ns;    /* when it was last made anew */
 	bool by_flush;     /* all that is known of the cause is a flush */
 	bool theirs_known, connected, resumed_known;
 	rr_error cause;
 	struct rr_verbs_resume theirs;
+	/* which rail */
+	bool leave;       /* this one is dead, whatever its port says: another, if there is one */
+	uint64_t here_ns; /* since when this round tries the rail that it has */
+	uint32_t active;  /* bit r: rail r of our hello was active when last looked at */
+	bool rails_sent, rails_known;
+	struct rr_verbs_rails rails; /* the peer's */
 	uint64_t again;    /* serial of the next transfer to look at for sending again */
 	uint64_t missing;  /* bit serial % 64: to be sent again */
 	uint32_t opens_again; /* OPENs to be sent again: the newest so many */
@@ -216,6 +245,9 @@ struct rr_verbs_edge {
 	bool late; /* comes up only when one of the two ranks wants it */
 	struct rr_rail rail;
 	struct rr_rail_pair pair;
+	uint32_t turn;      /* of the rails, for another pair: equal at both ends */
+	uint32_t failovers; /* to another rail */
+	char moved[96];     /* the last one: "sim0/1 to sim1/1" */
 	struct rr_qp_settings settings;
 	enum rr_gdr_allowed gdr_allowed;
 	uint64_t slot_bytes;
@@ -224,7 +256,7 @@ struct rr_verbs_edge {
 	enum rr_verbs_state state;
 	char what[80]; /* "to rank 3 over rxe0/1", for errors */
 	/* set-up */
-	struct rr_domain *domain;
+	struct rr_domain *domain; /* NULL: before it is made, and while it goes from one rail to another */
 	struct rr_ibv_mr *inbound_mr, *outbound_mr;
 	struct rr_ibv_comp_channel *channel;
 	struct rr_ibv_cq *cq;
@@ -266,6 +298,8 @@ struct rr_verbs_edge {
 	uint32_t reserved_slot; /* in lines */
 	enum rr_way way;
 	struct rr_place places[RR_BUFFER_COUNT]; /* the peer's, of this operation */
+	uint64_t places_op;
+	struct rr_place granted[RR_BUFFER_COUNT]; /* ours, of the newest OPEN, as this process has them */
 	uint32_t opens_sent;
 	uint32_t tiny_pending; /* bit w: tinies[w] waits to be sent */
 	uint32_t tiny_bytes[2];
@@ -316,6 +350,11 @@ uint32_t rr_verbs_tiny_newest(struct rr_verbs_edge *edge, uint32_t which);
 /* verbs_setup.c */
 extern const struct rr_edge_ops rr_verbs_edge_ops;
 void rr_verbs_fill_parameters(const struct rr_verbs_edge *edge, enum rr_verbs_message kind, struct rr_verbs_parameters *out);
+/* Requests that a queue pair is asked for. */
+uint32_t rr_verbs_sends_of(const struct rr_verbs_edge *edge);
+uint32_t rr_verbs_receives_of(uint32_t queue);
+/* What the device does not give, by errno. */
+rr_status rr_verbs_refused(const struct rr_verbs_edge *edge, const char *what);
 /* A queue pair in INIT, with all its receives posted. */
 rr_status rr_verbs_make_queue(struct rr_verbs_edge *edge, uint32_t queue);
 /* To RTS, by what the peer said of its own. */
@@ -357,17 +396,43 @@ void rr_verbs_linger(struct rr_verbs_edge *edge, uint64_t limit_ns);
  * This thread's error befell the edge, which is up. True: it is mended from now on. False: it is not mendable, or too much time went
  * on the same trouble, or the settings say not to: the caller loses the edge.
  */
-bool rr_verbs_trouble(struct rr_verbs_edge *edge, bool mendable);
+bool rr_verbs_trouble(struct rr_verbs_edge *edge, enum rr_mendable mendable);
+/* The same; where it is not mended, the edge is lost. While it is mended already nothing happens: its queue pairs go anyway. */
+void rr_verbs_befallen(struct rr_verbs_edge *edge, enum rr_mendable mendable);
+/* An event of the device came while the edge is mended; it is this thread's error. */
+void rr_verbs_mend_event(struct rr_verbs_edge *edge, enum rr_mendable mendable);
+/* Another round of the same trouble. */
+void rr_verbs_mend_again(struct rr_verbs_edge *edge);
+void rr_verbs_next_phase(struct rr_verbs_edge *edge, enum rr_mend_phase phase);
+/* The queue pairs go, and their events are heard. */
+void rr_verbs_drop_queues(struct rr_verbs_edge *edge);
 /* Go on with mending. RR_AGAIN, RR_OK: it is up, or the failure. */
 rr_status rr_verbs_mend(struct rr_verbs_edge *edge);
 /* Whether a waiting rank looks at it, and mends it, also when no operation of this rank uses it: the peer may lack what was sent before. */
 void rr_verbs_attend(struct rr_verbs_edge *edge, bool on);
 /* What the peer says of it. */
 void rr_verbs_mend_message(struct rr_verbs_edge *edge, const struct rr_verbs_resume *message);
+void rr_verbs_rails_message(struct rr_verbs_edge *edge, const struct rr_verbs_rails *message);
 /* Send again what the peer lacks, as far as there is room. True: all is sent. */
 bool rr_verbs_send_again(struct rr_verbs_edge *edge);
 
+/* verbs_rail.c */
+/* Domain, memory regions and completions of the edge's rail. What was made before an error goes with rr_verbs_leave_device(). */
+rr_status rr_verbs_take_device(struct rr_verbs_edge *edge);
+/* All of that; queue pairs are gone. One that fails leaves the others to go. */
+void rr_verbs_leave_device(struct rr_verbs_edge *edge);
+/* Whether another pair of rails could serve the edge. */
+bool rr_verbs_movable(const struct rr_verbs_edge *edge);
+/* Phases of mending: a rail of ours is active; both ends agree on a pair of rails; the device of that is there. */
+rr_status rr_verbs_find_port(struct rr_verbs_edge *edge);
+rr_status rr_verbs_agree_on_rails(struct rr_verbs_edge *edge);
+rr_status rr_verbs_settle(struct rr_verbs_edge *edge);
+
 /* verbs_send.c */
+/* The newest OPEN, with keys of the device that serves the edge now. Error: that cannot reach memory which it granted. */
+rr_status rr_verbs_grant_again(struct rr_verbs_edge *edge);
+/* Its places, as they are told. Zeros before the first. */
+void rr_verbs_granted(const struct rr_verbs_edge *edge, struct rr_place places[RR_BUFFER_COUNT]);
 /* The requests of a transfer whose line is written. False: memory without a key, the edge is lost. */
 bool rr_verbs_post_transfer(struct rr_verbs_edge *edge, uint64_t serial);
 rr_status rr_verbs_open_post(struct rr_link *out, const struct rr_open *open, const struct rr_descriptor *descriptor);

@@ -176,7 +176,7 @@ static rr_status flush_by_read(struct rr_verbs_edge *edge, const struct rr_regis
 {
 	rr_status status = RR_OK;
 
-	if (edge->flush_posted)
+	if (edge->flush_posted || edge->state != RR_VERBS_UP)
 		return RR_AGAIN;
 	if (!edge->loop)
 		status = make_loop(edge);
@@ -195,6 +195,8 @@ rr_status rr_verbs_gdr_visible(struct rr_verbs_edge *edge, const struct rr_trans
 
 	if (edge->flushed & 1ull << edge->next % RR_RING_COUNT)
 		return RR_OK;
+	if (!edge->domain)
+		return RR_AGAIN; /* it goes to another rail */
 	status = rr_domain_find(edge->domain, transfer->landing, transfer->bytes, &registration);
 	if (status < 0)
 		return status;

@@ -107,9 +107,18 @@ static bool match_ports(const struct rr_rail *a, const struct rr_rail *b, struct
 	return true;
 }
 
-bool rr_rails_match(const struct rr_rail *ours, uint32_t our_count, const struct rr_rail *theirs, uint32_t their_count,
-		    uint32_t turn, struct rr_rail_pair *out, char *reason, size_t size)
+static bool sought_pair(const struct rr_rails_sought *sought, uint32_t ours, uint32_t theirs)
 {
+	const struct rr_rail_pair *except = sought->except;
+
+	return sought->our_bits >> ours & 1 && sought->their_bits >> theirs & 1 &&
+	       !(except && except->our_rail == ours && except->their_rail == theirs);
+}
+
+bool rr_rails_match_among(const struct rr_rails_sought *sought, struct rr_rail_pair *out, char *reason, size_t size)
+{
+	uint32_t our_count = sought->our_count, their_count = sought->their_count;
+	const struct rr_rail *ours = sought->ours, *theirs = sought->theirs;
 	uint32_t both = our_count < their_count ? our_count : their_count;
 	struct rank_of_pair rank, best;
 	struct rr_rail_pair pair;
@@ -121,8 +130,8 @@ bool rr_rails_match(const struct rr_rail *ours, uint32_t our_count, const struct
 	}
 	snprintf(reason, size, "%s", our_count ? "the peer has no active RDMA port" : "this rank has no active RDMA port");
 	for (uint32_t k = 0; k < both; k++) {
-		uint32_t i = (turn + k) % both;
-		if (match_ports(&ours[i], &theirs[i], out, &rank, reason, size)) {
+		uint32_t i = (sought->turn + k) % both;
+		if (sought_pair(sought, i, i) && match_ports(&ours[i], &theirs[i], out, &rank, reason, size)) {
 			out->our_rail = i;
 			out->their_rail = i;
 			return true;
@@ -131,7 +140,7 @@ bool rr_rails_match(const struct rr_rail *ours, uint32_t our_count, const struct
 	/* Ports in another order on the other node, or of several fabrics. */
 	for (uint32_t i = 0; i < our_count; i++) {
 		for (uint32_t j = 0; j < their_count; j++) {
-			if (i == j || !match_ports(&ours[i], &theirs[j], &pair, &rank, reason, size))
+			if (i == j || !sought_pair(sought, i, j) || !match_ports(&ours[i], &theirs[j], &pair, &rank, reason, size))
 				continue;
 			if (found && compare_ranks(&rank, &best) >= 0)
 				continue;
@@ -143,4 +152,13 @@ bool rr_rails_match(const struct rr_rail *ours, uint32_t our_count, const struct
 		}
 	}
 	return found;
+}
+
+bool rr_rails_match(const struct rr_rail *ours, uint32_t our_count, const struct rr_rail *theirs, uint32_t their_count,
+		    uint32_t turn, struct rr_rail_pair *out, char *reason, size_t size)
+{
+	const struct rr_rails_sought all = {.ours = ours, .theirs = theirs, .our_count = our_count, .their_count = their_count,
+					    .our_bits = UINT32_MAX, .their_bits = UINT32_MAX, .turn = turn};
+
+	return rr_rails_match_among(&all, out, reason, size);
 }

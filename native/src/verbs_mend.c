@@ -1,18 +1,21 @@
 /*
  * verbs_mend.c - an edge that failed while both ends live is made anew, and goes on where the peer's receiver stands.
  *
- *   UP --trouble here, or RESUME--> DRAIN --> PORT --> OFFER --> CONNECT --> READY --> UP
- *        queue pairs to ERR          |          |         |          |           |
- *                                    |          |         |          |           RESUMED from the peer
- *                                    |          |         |          RESUME from the peer; RTR, RTS; RESUMED sent
- *                                    |          |         RESUME sent: new queue pairs, and what is here
- *                                    |          port active, GID found; queue pairs in INIT with all receives
+ *   UP --trouble here, or RESUME--> DRAIN --> PORT --> RAILS --> QUEUES --> OFFER --> CONNECT --> READY --> UP
+ *        queue pairs to ERR          |          |        |          |          |         |           |
+ *                                    |          |        |          |          |         |           RESUMED from the peer
+ *                                    |          |        |          |          |         RESUME from the peer; RTR, RTS; RESUMED sent
+ *                                    |          |        |          |          RESUME sent: new queue pairs, and what is here
+ *                                    |          |        |          queue pairs in INIT with all receives
+ *                                    |          |        both ends agree on a pair of rails, where there are two: verbs_rail.c
+ *                                    |          a port active, GID found
  *                                    no receive and no source of the old queue pairs is under way: what is here is final
  *
  * Then the sender sends again what the peer's RESUME says it lacks: OPENs by count, transfers by serial, the newest tiny message of each
  * place. All that needs is still there: lines and slots until the peer's credit, sources until its completion or release. Nothing comes twice.
+ * The newest OPEN's grants are told in RESUME, since another device has other keys; older ones are of operations that are over here.
  *
- * Both ends count rounds. A RESUME of a later round than ours means that the peer fell into trouble again before we were up: we begin that
+ * Both ends count rounds. A message of a later round than ours means that the peer fell into trouble again before we were up: we begin that
  * round. Trouble after a round in which nothing arrived is the same trouble, and reconnect_ns bounds it; but not the wait for a peer
  * that is in user code: it hears of it in its next call, and the operation's own time-out bounds that.
  */
@@ -20,11 +23,11 @@
 #include <string.h>
 
 #include "clock.h"
+#include "order.h"
 #include "status.h"
 #include "verbs_edge.h"
 
 #define DRAIN_NS RR_NS_PER_S          /* then the queue pairs are destroyed, which ends what they do as well */
-#define PORT_LOOK_NS (20 * RR_NS_PER_MS) /* a look opens the device */
 
 /* ---- begin ---- */
 
@@ -42,11 +45,19 @@ static void begin(struct rr_verbs_edge *edge)
 	edge->state = RR_VERBS_MENDING;
 	mend->phase = RR_MEND_DRAIN;
 	mend->phase_ns = rr_now_ns();
-	mend->theirs_known = mend->connected = mend->resumed_known = false;
+	mend->theirs_known = mend->connected = mend->resumed_known = mend->rails_sent = mend->rails_known = false;
 	mend->received = 0;
 	for (uint32_t q = 0; q < edge->settings.qps; q++)
 		if (edge->queues[q].qp)
 			rr_qp_error(edge->verbs, edge->queues[q].qp); /* it is there already, or is destroyed soon */
+	if (edge->loop)
+		rr_qp_error(edge->verbs, edge->loop);
+}
+
+void rr_verbs_mend_again(struct rr_verbs_edge *edge)
+{
+	edge->mend.rounds++;
+	begin(edge);
 }
 
 /* The first cause as this thread's record, with what came of it. */
@@ -57,48 +68,110 @@ static void tell_given_up(const struct rr_verbs_edge *edge)
 
 	rr_error_set(&edge->mend.cause);
 	length = strlen(error->message);
-	snprintf(error->message + length, sizeof(error->message) - length, "; it could not be made anew within %.1f s",
-		 (double)edge->reconnect_ns / (double)RR_NS_PER_S);
+	snprintf(error->message + length, sizeof(error->message) - length, "; it could not be made anew within %.1f s%s",
+		 (double)edge->reconnect_ns / (double)RR_NS_PER_S, rr_verbs_movable(edge) ? ", on this rail or another" : "");
 }
 
-bool rr_verbs_trouble(struct rr_verbs_edge *edge, bool mendable)
+/* Had the path been dead, what was sent since would have failed by now. */
+static bool was_well(const struct rr_verbs_edge *edge, uint64_t now)
+{
+	uint64_t retries_ns = 4 * rr_qp_timeout_ns(edge->settings.timeout_code) * (edge->settings.retry_count + 1u);
+
+	return edge->mend.received || now - edge->mend.up_ns > edge->reconnect_ns + retries_ns;
+}
+
+bool rr_verbs_trouble(struct rr_verbs_edge *edge, enum rr_mendable mendable)
 {
 	struct rr_verbs_mend *mend = &edge->mend;
 	uint64_t now = rr_now_ns();
 
-	if (!mendable || !edge->reconnect_ns || edge->state != RR_VERBS_UP || edge->failed)
+	if (mendable == RR_MENDABLE_NOT || !edge->reconnect_ns || edge->state != RR_VERBS_UP || edge->failed)
 		return false;
-	if (!mend->since_ns || mend->received) {
+	if (mendable == RR_MENDABLE_ELSEWHERE && !rr_verbs_movable(edge))
+		return false;
+	mend->leave = mendable == RR_MENDABLE_ELSEWHERE;
+	if (!mend->since_ns || was_well(edge, now)) {
 		mend->since_ns = now;
 		mend->cause = *rr_error_here();
 		mend->by_flush = false;
 	} else if (now - mend->since_ns > edge->reconnect_ns) {
 		tell_given_up(edge);
 		return false;
+	} else {
+		mend->leave = true;
 	}
 	begin(edge);
 	return true;
 }
 
-/* ---- the phases ---- */
-
-static void next_phase(struct rr_verbs_edge *edge, enum rr_mend_phase phase)
+void rr_verbs_befallen(struct rr_verbs_edge *edge, enum rr_mendable mendable)
 {
-	if (edge->mend.phase >= RR_MEND_CONNECT)
-		edge->mend.since_ns += rr_now_ns() - edge->mend.phase_ns;
-	edge->mend.phase = phase;
-	edge->mend.phase_ns = rr_now_ns();
+	if (edge->state != RR_VERBS_MENDING && !rr_verbs_trouble(edge, mendable))
+		rr_verbs_lose(edge);
 }
 
-/* The queue pairs go. What they did not acknowledge counts as under way until the peer has told what it has. */
-static void drop_queues(struct rr_verbs_edge *edge)
+void rr_verbs_mend_event(struct rr_verbs_edge *edge, enum rr_mendable mendable)
+{
+	struct rr_verbs_mend *mend = &edge->mend;
+
+	if (mend->by_flush || mendable == RR_MENDABLE_ELSEWHERE)
+		mend->cause = *rr_error_here(); /* the device's own event is the better cause */
+	mend->by_flush = false;
+	if (mendable != RR_MENDABLE_ELSEWHERE)
+		return;
+	mend->leave = true;
+	if (mend->phase >= RR_MEND_RAILS)
+		rr_verbs_mend_again(edge);
+}
+
+/* ---- the phases ---- */
+
+/* Its time does not count: the peer may be in user code. */
+static bool waits_for_peer(const struct rr_verbs_mend *mend)
+{
+	return mend->phase >= RR_MEND_CONNECT || (mend->phase == RR_MEND_RAILS && !mend->rails_known);
+}
+
+static void count_wait(struct rr_verbs_mend *mend)
+{
+	uint64_t now = rr_now_ns();
+
+	if (waits_for_peer(mend))
+		mend->since_ns += now - mend->phase_ns;
+	mend->phase_ns = now;
+}
+
+void rr_verbs_next_phase(struct rr_verbs_edge *edge, enum rr_mend_phase phase)
+{
+	count_wait(&edge->mend);
+	edge->mend.phase = phase;
+}
+
+/* Events name queues that go now. */
+static void take_events(struct rr_verbs_edge *edge)
+{
+	struct rr_verbs_mend *mend = &edge->mend;
+	enum rr_mendable mendable;
+
+	while (edge->domain && rr_domain_look(edge->domain, edge->rail.port, edge, true, &edge->events_seen, &mendable) < 0) {
+		if (mendable == RR_MENDABLE_NOT)
+			continue;
+		if (mend->by_flush || mendable == RR_MENDABLE_ELSEWHERE)
+			mend->cause = *rr_error_here();
+		mend->by_flush = false;
+		mend->leave = mend->leave || mendable == RR_MENDABLE_ELSEWHERE;
+	}
+}
+
+/* What they did not acknowledge counts as under way until the peer has told what it has. */
+void rr_verbs_drop_queues(struct rr_verbs_edge *edge)
 {
 	for (uint64_t serial = edge->sent_whole; serial != edge->serial; serial++) {
 		uint64_t *request = &edge->request_of[serial % RR_RING_COUNT];
 		if (*request > edge->queues[serial % edge->settings.qps].completed)
 			*request = UINT64_MAX;
 	}
-	rr_domain_look(edge->domain, edge->rail.port, edge, true, &edge->events_seen, NULL); /* events name queues that go now */
+	take_events(edge);
 	for (uint32_t q = 0; q < edge->settings.qps; q++) {
 		struct rr_verbs_queue *queue = &edge->queues[q];
 		if (queue->qp)
@@ -107,7 +180,12 @@ static void drop_queues(struct rr_verbs_edge *edge)
 		queue->completed = queue->posted;
 		queue->unsignalled = queue->spent = queue->receives = 0;
 	}
-	edge->domain->under_way -= edge->held;
+	if (edge->loop)
+		edge->verbs->destroy_qp(edge->loop);
+	edge->loop = NULL;
+	edge->flush_posted = false;
+	if (edge->domain)
+		edge->domain->under_way -= edge->held;
 	edge->held = 0;
 }
 
@@ -115,76 +193,24 @@ static rr_status drain(struct rr_verbs_edge *edge)
 {
 	if (!rr_verbs_drained(edge) && rr_now_ns() - edge->mend.phase_ns < DRAIN_NS)
 		return RR_AGAIN;
-	drop_queues(edge);
-	next_phase(edge, RR_MEND_PORT);
+	rr_verbs_drop_queues(edge);
+	rr_verbs_next_phase(edge, RR_MEND_PORT);
+	edge->mend.here_ns = edge->mend.phase_ns;
 	edge->mend.phase_ns = 0; /* look at once */
-	return RR_OK;
-}
-
-/* Of the port's GIDs the one that was used, wherever it is now, or else the one that takes its place. */
-static bool find_gid(struct rr_verbs_edge *edge, const struct rr_rail *rail)
-{
-	struct rr_rail_gid *ours = &edge->pair.our_gid;
-	const struct rr_rail_gid *best = NULL;
-	uint32_t best_bits = 0;
-
-	for (uint32_t i = 0; i < rail->gid_count; i++) {
-		const struct rr_rail_gid *gid = &rail->gids[i];
-		uint32_t bits = rr_gid_common_bits(gid->gid, edge->pair.their_gid.gid);
-		if (gid->type != ours->type || gid->kind != ours->kind)
-			continue;
-		if (memcmp(gid->gid, ours->gid, sizeof(gid->gid)) == 0) {
-			best = gid;
-			break;
-		}
-		if (!best || bits > best_bits) {
-			best = gid;
-			best_bits = bits;
-		}
-	}
-	if (best)
-		*ours = *best;
-	return best != NULL || !edge->pair.global;
-}
-
-static rr_status find_port(struct rr_verbs_edge *edge)
-{
-	struct rr_rail rails[RR_RAILS_MAX];
-	uint32_t count = 0;
-	char reason[256];
-	rr_status status = RR_AGAIN;
-
-	if (rr_now_ns() - edge->mend.phase_ns < PORT_LOOK_NS)
-		return RR_AGAIN;
-	edge->mend.phase_ns = rr_now_ns();
-	if (rr_rails_find(&edge->options, rails, &count, reason, sizeof(reason)) < 0)
-		return RR_AGAIN;
-	for (uint32_t i = 0; i < count && status == RR_AGAIN; i++) {
-		if (strcmp(rails[i].device, edge->rail.device) != 0 || rails[i].port != edge->rail.port || !find_gid(edge, &rails[i]))
-			continue;
-		edge->rail.lid = rails[i].lid;
-		status = RR_OK;
-	}
-	for (uint32_t q = 0; status == RR_OK && q < edge->settings.qps; q++)
-		status = rr_verbs_make_queue(edge, q);
-	if (status < 0)
-		drop_queues(edge); /* the next look tries again, until reconnect_ns is over */
-	if (status != RR_OK || edge->failed)
-		return RR_AGAIN;
-	next_phase(edge, RR_MEND_OFFER);
 	return RR_OK;
 }
 
 static rr_status send_resume(struct rr_verbs_edge *edge, enum rr_verbs_message kind)
 {
 	struct rr_verbs_resume message = {.round = edge->mend.rounds + 1, .next = edge->next, .arrived = edge->arrived,
-					  .opens = edge->opens_got};
+					  .opens = edge->opens_got, .told = edge->opens_sent};
 
 	if (rr_far_state(edge->far, edge->peer) != RR_EDGE_UP)
 		return RR_AGAIN;
 	rr_verbs_fill_parameters(edge, kind, &message.parameters);
 	for (uint32_t which = 0; which < 2; which++)
 		message.tinies[which] = rr_verbs_tiny_newest(edge, which);
+	rr_verbs_granted(edge, message.places);
 	return rr_far_send(edge->far, edge->peer, edge->channel_number, &message, sizeof(message));
 }
 
@@ -196,7 +222,26 @@ static rr_status offer(struct rr_verbs_edge *edge)
 		return status;
 	edge->credits_given = edge->next;
 	edge->credit_due = edge->bell_due = false;
-	next_phase(edge, RR_MEND_CONNECT);
+	rr_verbs_next_phase(edge, RR_MEND_CONNECT);
+	return RR_OK;
+}
+
+/* Its newest OPEN as it grants memory now; one that is not here yet comes with the new keys. */
+static rr_status take_grants(struct rr_verbs_edge *edge)
+{
+	const struct rr_verbs_resume *theirs = &edge->mend.theirs;
+	struct rr_open *line = (struct rr_open *)(edge->inbound + edge->opens_at +
+						  (edge->opens_got - 1) % RR_EDGE_OPENS * RR_EDGE_OPEN_BYTES);
+
+	if (!edge->opens_got || theirs->told != edge->opens_got)
+		return RR_OK;
+	for (uint32_t b = 0; b < RR_BUFFER_COUNT; b++) /* how the operation's bytes travel follows from it at both ends */
+		if (theirs->places[b].reach != line->place[b].reach)
+			return rr_fail(RR_ERR_PROTOCOL, "rank %d granted buffer %u as reach %u, and now as %u: is another version at the other end?",
+				       edge->peer, b, line->place[b].reach, theirs->places[b].reach);
+	memcpy(line->place, theirs->places, sizeof(line->place));
+	if (edge->places_op == rr_own64(&line->op))
+		memcpy(edge->places, theirs->places, sizeof(edge->places));
 	return RR_OK;
 }
 
@@ -241,10 +286,12 @@ static rr_status connect_anew(struct rr_verbs_edge *edge)
 	if (!mend->connected) {
 		status = rr_verbs_connect_queues(edge, &mend->theirs.parameters);
 		if (status == RR_ERR_LINK) { /* the port went again: another round, of which the peer is told */
-			mend->rounds++;
-			begin(edge);
+			mend->leave = true;
+			rr_verbs_mend_again(edge);
 			return RR_AGAIN;
 		}
+		if (status == RR_OK)
+			status = take_grants(edge);
 		if (status == RR_OK)
 			status = take_counts(edge);
 		if (status < 0) {
@@ -255,7 +302,7 @@ static rr_status connect_anew(struct rr_verbs_edge *edge)
 	}
 	status = send_resume(edge, RR_VERBS_RESUMED);
 	if (status == RR_OK)
-		next_phase(edge, RR_MEND_READY);
+		rr_verbs_next_phase(edge, RR_MEND_READY);
 	return status;
 }
 
@@ -263,7 +310,8 @@ static rr_status ready(struct rr_verbs_edge *edge)
 {
 	if (!edge->mend.resumed_known)
 		return RR_AGAIN;
-	edge->mend.since_ns += rr_now_ns() - edge->mend.phase_ns;
+	count_wait(&edge->mend);
+	edge->mend.up_ns = edge->mend.phase_ns;
 	edge->mend.rounds++;
 	edge->mend.received = 0;
 	edge->state = RR_VERBS_UP;
@@ -276,7 +324,12 @@ static rr_status ready(struct rr_verbs_edge *edge)
 rr_status rr_verbs_mend(struct rr_verbs_edge *edge)
 {
 	static rr_status (*const phases[])(struct rr_verbs_edge *edge) = {
-		[RR_MEND_DRAIN] = drain, [RR_MEND_PORT] = find_port, [RR_MEND_OFFER] = offer, [RR_MEND_CONNECT] = connect_anew,
+		[RR_MEND_DRAIN] = drain,
+		[RR_MEND_PORT] = rr_verbs_find_port,
+		[RR_MEND_RAILS] = rr_verbs_agree_on_rails,
+		[RR_MEND_QUEUES] = rr_verbs_settle,
+		[RR_MEND_OFFER] = offer,
+		[RR_MEND_CONNECT] = connect_anew,
 		[RR_MEND_READY] = ready,
 	};
 	rr_status status = RR_OK;
@@ -285,7 +338,7 @@ rr_status rr_verbs_mend(struct rr_verbs_edge *edge)
 		status = phases[edge->mend.phase](edge);
 	if (edge->failed)
 		return rr_verbs_health(edge);
-	if (edge->state == RR_VERBS_MENDING && edge->mend.phase < RR_MEND_CONNECT &&
+	if (edge->state == RR_VERBS_MENDING && !waits_for_peer(&edge->mend) &&
 	    rr_now_ns() - edge->mend.since_ns > edge->reconnect_ns) {
 		tell_given_up(edge);
 		rr_verbs_lose(edge);
@@ -302,7 +355,7 @@ static void follow(struct rr_verbs_edge *edge, uint64_t round)
 		rr_fail(RR_ERR_LINK, "rank %d found that the link failed, and makes it anew", edge->peer);
 		rr_error_here()->peer = edge->peer;
 		strcpy(rr_error_here()->hint, "look at that rank's host for the cause: its port, cable and device");
-		if (!rr_verbs_trouble(edge, true)) {
+		if (!rr_verbs_trouble(edge, RR_MENDABLE_HERE)) {
 			rr_verbs_lose(edge);
 			return;
 		}
@@ -313,15 +366,45 @@ static void follow(struct rr_verbs_edge *edge, uint64_t round)
 	edge->mend.rounds = round - 1;
 }
 
+/* Of the round that we are in now, or come to by it. False: of one that is over, or the edge does not live. */
+static bool joins_round(struct rr_verbs_edge *edge, uint64_t round)
+{
+	if (round <= edge->mend.rounds)
+		return false;
+	if (edge->state != RR_VERBS_MENDING || round != edge->mend.rounds + 1)
+		follow(edge, round);
+	return !edge->failed && edge->state == RR_VERBS_MENDING;
+}
+
+static void not_mending(struct rr_verbs_edge *edge, uint32_t magic, uint32_t kind)
+{
+	rr_fail(RR_ERR_PROTOCOL, "rank %d sent what does not mend a link (0x%x, kind %u)", edge->peer, magic, kind);
+	rr_verbs_lose(edge);
+}
+
+void rr_verbs_rails_message(struct rr_verbs_edge *edge, const struct rr_verbs_rails *message)
+{
+	struct rr_verbs_mend *mend = &edge->mend;
+
+	if (message->magic != RR_VERBS_MAGIC || message->kind != RR_VERBS_RAILS) {
+		not_mending(edge, message->magic, message->kind);
+		return;
+	}
+	if (!joins_round(edge, message->round))
+		return;
+	if (mend->phase == RR_MEND_RAILS)
+		count_wait(mend);
+	mend->rails = *message;
+	mend->rails_known = true;
+}
+
 void rr_verbs_mend_message(struct rr_verbs_edge *edge, const struct rr_verbs_resume *message)
 {
 	struct rr_verbs_mend *mend = &edge->mend;
 	uint32_t kind = message->parameters.kind;
 
 	if (message->parameters.magic != RR_VERBS_MAGIC || (kind != RR_VERBS_RESUME && kind != RR_VERBS_RESUMED)) {
-		rr_fail(RR_ERR_PROTOCOL, "rank %d sent what does not mend a link (0x%x, kind %u)", edge->peer,
-			message->parameters.magic, kind);
-		rr_verbs_lose(edge);
+		not_mending(edge, message->parameters.magic, kind);
 		return;
 	}
 	if (kind == RR_VERBS_RESUMED) {
@@ -329,11 +412,7 @@ void rr_verbs_mend_message(struct rr_verbs_edge *edge, const struct rr_verbs_res
 			mend->resumed_known = true;
 		return;
 	}
-	if (message->round <= mend->rounds)
-		return; /* of a round that is over */
-	if (edge->state != RR_VERBS_MENDING || message->round != mend->rounds + 1)
-		follow(edge, message->round);
-	if (edge->failed || edge->state != RR_VERBS_MENDING)
+	if (!joins_round(edge, message->round))
 		return;
 	mend->theirs = *message;
 	mend->theirs_known = true;

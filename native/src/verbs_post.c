@@ -25,19 +25,25 @@ bool rr_verbs_room(const struct rr_verbs_edge *edge, uint32_t queue, uint32_t re
 }
 
 /* Whether an event of the device is the cause of a call's failure: it is this thread's record then. */
-static bool device_tells(struct rr_verbs_edge *edge)
+static bool device_tells(struct rr_verbs_edge *edge, enum rr_mendable *mendable)
 {
-	return rr_domain_look(edge->domain, edge->rail.port, edge, true, &edge->events_seen, NULL) < 0;
+	return rr_domain_look(edge->domain, edge->rail.port, edge, true, &edge->events_seen, mendable) < 0;
 }
 
 static void post_failed(struct rr_verbs_edge *edge, const struct rr_verbs_queue *queue, const char *call, int result)
 {
-	if (!device_tells(edge)) {
+	enum rr_mendable mendable = RR_MENDABLE_NOT;
+
+	if (edge->state == RR_VERBS_MENDING) { /* what it was for is sent again; its event is heard when the queue pairs go */
+		rr_fail(RR_ERR_LINK, "%s %s failed: %s", call, edge->what, rr_verbs_error(result));
+		return;
+	}
+	if (!device_tells(edge, &mendable)) {
 		rr_fail(RR_ERR_LINK, "%s on queue pair 0x%x %s failed: %s", call, queue->qp->qp_num, edge->what,
 			rr_verbs_error(result));
 		strcpy(rr_error_here()->hint, "see dmesg for the device's driver");
 	}
-	rr_verbs_lose(edge);
+	rr_verbs_befallen(edge, mendable);
 }
 
 void rr_verbs_post_line(struct rr_verbs_edge *edge, uint32_t queue, uint64_t offset, uint32_t bytes, uint32_t imm,
@@ -84,7 +90,7 @@ rr_status rr_verbs_post_receives(struct rr_verbs_edge *edge, uint32_t queue, uin
 		int result = edge->verbs->post_recv(on->qp, requests, &bad);
 		if (result) {
 			post_failed(edge, on, "posting a receive", result);
-			return rr_error_set(&edge->failure);
+			return edge->failed ? rr_error_set(&edge->failure) : RR_ERR_LINK;
 		}
 		on->receives += batch;
 		count -= batch;
@@ -119,12 +125,13 @@ static void completion_failed(struct rr_verbs_edge *edge, const struct rr_ibv_wc
 
 static void flush_failed(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc)
 {
-	if (wc->status == RR_IBV_WC_WR_FLUSH_ERR && edge->failed)
-		return; /* the edge was severed */
+	edge->flush_posted = false;
+	if (edge->state == RR_VERBS_MENDING || (wc->status == RR_IBV_WC_WR_FLUSH_ERR && edge->failed))
+		return; /* it is made anew, and asked for again; or the edge was severed */
 	rr_fail(RR_ERR_LINK, "the READ that flushes GPU memory on device %s failed: %s (status %d)", edge->rail.device,
 		rr_verbs_wc_name(wc->status), wc->status);
 	strcpy(rr_error_here()->hint, "RDMARING_VERBS_GPU_DIRECT=3 moves GPU vectors through host memory instead");
-	rr_verbs_lose(edge);
+	rr_verbs_befallen(edge, rr_verbs_wc_mendable(wc->status));
 }
 
 static void completed(struct rr_verbs_edge *edge, const struct rr_ibv_wc *wc)
@@ -174,10 +181,13 @@ static rr_status poll_once(struct rr_verbs_edge *edge)
 	int count = edge->verbs->poll_cq(edge->cq, COMPLETIONS_A_POLL, entries);
 
 	if (count < 0) {
-		if (!device_tells(edge))
+		enum rr_mendable mendable = RR_MENDABLE_NOT;
+		if (edge->state == RR_VERBS_MENDING)
+			return RR_AGAIN; /* the queue goes soon */
+		if (!device_tells(edge, &mendable))
 			rr_fail(RR_ERR_LINK, "polling completions %s failed", edge->what);
-		rr_verbs_lose(edge);
-		return rr_error_set(&edge->failure);
+		rr_verbs_befallen(edge, mendable);
+		return edge->failed ? rr_error_set(&edge->failure) : RR_AGAIN;
 	}
 	for (int i = 0; i < count; i++)
 		completed(edge, &entries[i]);
@@ -194,7 +204,7 @@ bool rr_verbs_drained(struct rr_verbs_edge *edge)
 {
 	uint32_t left = edge->held;
 
-	while (poll_once(edge) == RR_OK)
+	while (edge->cq && poll_once(edge) == RR_OK)
 		;
 	for (uint32_t q = 0; q < edge->settings.qps; q++)
 		left += edge->queues[q].receives;
@@ -215,9 +225,10 @@ static void arm(struct rr_verbs_edge *edge)
 		edge->verbs->ack_cq_events(edge->cq, events);
 	result = edge->verbs->req_notify_cq(edge->cq, 0);
 	if (result) {
-		if (!device_tells(edge))
+		enum rr_mendable mendable = RR_MENDABLE_NOT;
+		if (!device_tells(edge, &mendable))
 			rr_fail(RR_ERR_LINK, "arming completions %s failed: %s", edge->what, rr_verbs_error(result));
-		rr_verbs_lose(edge);
+		rr_verbs_befallen(edge, mendable);
 		return;
 	}
 	edge->armed = true;
@@ -235,7 +246,7 @@ rr_status rr_verbs_poll(struct rr_verbs_edge *edge)
 	for (;;) {
 		while ((status = poll_once(edge)) == RR_OK)
 			edge->armed = false; /* the event for it is in the channel, or on its way there */
-		if (status < 0 || edge->failed || edge->armed || edge->idle_polls < rr_far_passes(edge->far) / 2)
+		if (status < 0 || edge->failed || edge->state != RR_VERBS_UP || edge->armed || edge->idle_polls < rr_far_passes(edge->far) / 2)
 			break;
 		arm(edge);
 	}

@@ -1,6 +1,7 @@
 /* verbs_send.c - the sending end of an edge: reserve, commit, OPEN, tiny messages; see verbs_edge.h. */
 #include <string.h>
 
+#include "gdr.h"
 #include "memory.h"
 #include "order.h"
 #include "status.h"
@@ -27,6 +28,42 @@ static rr_status translate(struct rr_verbs_edge *edge, const struct rr_open *our
 		told->place[b].base = (uint64_t)(uintptr_t)registration->address + ours->place[b].base;
 		told->place[b].region = registration->mr->rkey;
 		told->place[b].reach = RR_REACH_REGION;
+	}
+	return RR_OK;
+}
+
+static struct rr_open *newest_open(const struct rr_verbs_edge *edge)
+{
+	return (struct rr_open *)(edge->outbound + edge->opens_at + (edge->opens_sent - 1) % RR_EDGE_OPENS * RR_EDGE_OPEN_BYTES);
+}
+
+void rr_verbs_granted(const struct rr_verbs_edge *edge, struct rr_place places[RR_BUFFER_COUNT])
+{
+	memset(places, 0, sizeof(places[0]) * RR_BUFFER_COUNT);
+	if (edge->opens_sent)
+		memcpy(places, newest_open(edge)->place, sizeof(places[0]) * RR_BUFFER_COUNT);
+}
+
+rr_status rr_verbs_grant_again(struct rr_verbs_edge *edge)
+{
+	for (uint32_t b = 0; edge->opens_sent && b < RR_BUFFER_COUNT; b++) {
+		struct rr_place *told = &newest_open(edge)->place[b];
+		const struct rr_place *ours = &edge->granted[b];
+		const struct rr_registration *registration;
+		struct rr_gdr_region gpu;
+
+		if (told->reach != RR_REACH_REGION)
+			continue;
+		if (!rr_memory_lives(ours->region) && !rr_gdr_by_id(ours->region, &gpu))
+			continue; /* freed since the operation ended: nobody asks for it */
+		rr_status status = rr_domain_register(edge->domain, ours->region, &registration);
+		if (status < 0)
+			return status;
+		if (!registration)
+			return rr_fail(RR_ERR_LINK, "device %s does not reach the GPU memory that the operation under way uses",
+				       edge->rail.device);
+		told->base = (uint64_t)(uintptr_t)registration->address + ours->base;
+		told->region = registration->mr->rkey;
 	}
 	return RR_OK;
 }
@@ -58,6 +95,7 @@ rr_status rr_verbs_open_post(struct rr_link *link, const struct rr_open *open, c
 	rr_note64(&told->op, rr_own64(&open->op));
 	told->descriptor = open->descriptor;
 	memcpy(told + 1, descriptor, sizeof(*descriptor));
+	memcpy(edge->granted, open->place, sizeof(edge->granted));
 	edge->opens_sent++;
 	rr_verbs_post_open(edge, number);
 	rr_verbs_moved(edge);
@@ -178,12 +216,12 @@ static bool fill_pieces(struct rr_verbs_edge *edge, const struct rr_verbs_kept *
 }
 
 /* The payload's own request, to go before the line. held: the device reads our caller's memory after this call. */
-static bool fill_payload(struct rr_verbs_edge *edge, const struct rr_verbs_kept *kept, uint32_t inline_bytes,
+static bool fill_payload(struct rr_verbs_edge *edge, const struct rr_verbs_kept *kept, const struct rr_verbs_queue *queue,
 			 struct rr_ibv_send_wr *wr, struct rr_ibv_sge *sges, bool *held)
 {
 	uint64_t slot = edge->slots_at + (uint64_t)kept->slot * RR_CACHE_LINE;
 	/* What is staged lies in host memory, whatever it was before. */
-	bool in_request = kept->bytes <= inline_bytes && (kept->way == RR_WAY_STAGED || !kept->on_device);
+	bool in_request = kept->bytes <= queue->inline_bytes && (kept->way == RR_WAY_STAGED || !kept->on_device);
 
 	*wr = (struct rr_ibv_send_wr){.sg_list = sges, .num_sge = 1, .opcode = RR_IBV_WR_RDMA_WRITE,
 				      .send_flags = in_request ? RR_IBV_SEND_INLINE : 0};
@@ -201,7 +239,7 @@ static bool fill_payload(struct rr_verbs_edge *edge, const struct rr_verbs_kept 
 	}
 	wr->num_sge = (int)kept->piece_count;
 	*held = !in_request;
-	return fill_pieces(edge, kept, in_request, sges);
+	return kept->piece_count <= queue->sge_max && fill_pieces(edge, kept, in_request, sges);
 }
 
 bool rr_verbs_post_transfer(struct rr_verbs_edge *edge, uint64_t serial)
@@ -213,8 +251,12 @@ bool rr_verbs_post_transfer(struct rr_verbs_edge *edge, uint64_t serial)
 	struct rr_ibv_sge sges[RR_PIECES_MAX];
 	struct rr_ibv_send_wr payload;
 
-	if (!beside && !fill_payload(edge, kept, edge->queues[queue].inline_bytes, &payload, sges, &held)) {
-		rr_fail(RR_ERR_ARGUMENT, "registered memory was freed while an operation uses it");
+	if (!beside && !fill_payload(edge, kept, &edge->queues[queue], &payload, sges, &held)) {
+		if (edge->failovers)
+			rr_fail(RR_ERR_LINK, "device %s cannot send what was begun over another (%s): it takes %u pieces a request",
+				edge->rail.device, edge->moved, edge->queues[queue].sge_max);
+		else
+			rr_fail(RR_ERR_ARGUMENT, "registered memory was freed while an operation uses it");
 		rr_verbs_lose(edge);
 		return false;
 	}

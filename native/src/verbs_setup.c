@@ -11,7 +11,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -66,12 +65,12 @@ void rr_verbs_look(struct rr_verbs_edge *edge)
 		return;
 	if (!edge->armed && !edge->failed && ++edge->passes % PASSES_A_LOOK)
 		return;
-	bool mendable = false;
-	if (rr_domain_look(edge->domain, edge->rail.port, edge, false, &edge->events_seen, &mendable) == RR_OK)
+	enum rr_mendable mendable = RR_MENDABLE_NOT;
+	if (!edge->domain || rr_domain_look(edge->domain, edge->rail.port, edge, false, &edge->events_seen, &mendable) == RR_OK)
 		return;
-	if (edge->state == RR_VERBS_MENDING && mendable) { /* the device's own event is the better cause */
-		if (edge->mend.by_flush)
-			edge->mend.cause = *rr_error_here();
+	if (edge->state == RR_VERBS_MENDING &&
+	    (mendable == RR_MENDABLE_HERE || (mendable == RR_MENDABLE_ELSEWHERE && rr_verbs_movable(edge)))) {
+		rr_verbs_mend_event(edge, mendable);
 		return;
 	}
 	if (rr_verbs_trouble(edge, mendable))
@@ -129,51 +128,22 @@ rr_status rr_verbs_memory(struct rr_verbs_edge *edge)
 	return RR_OK;
 }
 
-static rr_status make_memory_regions(struct rr_verbs_edge *edge)
-{
-	edge->inbound_mr = edge->verbs->reg_mr(edge->domain->pd, edge->inbound, edge->area_bytes,
-					       RR_IBV_ACCESS_LOCAL_WRITE | RR_IBV_ACCESS_REMOTE_WRITE);
-	if (!edge->inbound_mr)
-		return rr_domain_memory_refused(edge->domain, "slots", edge->area_bytes);
-	edge->outbound_mr = edge->verbs->reg_mr(edge->domain->pd, edge->outbound, edge->area_bytes, RR_IBV_ACCESS_LOCAL_WRITE);
-	if (!edge->outbound_mr)
-		return rr_domain_memory_refused(edge->domain, "staging", edge->area_bytes);
-	return RR_OK;
-}
-
-static rr_status refused(const struct rr_verbs_edge *edge, const char *what)
+rr_status rr_verbs_refused(const struct rr_verbs_edge *edge, const char *what)
 {
 	return rr_fail(RR_ERR_LINK, "device %s gives no %s for the edge %s: %s", edge->rail.device, what, edge->what,
 		       strerror(errno));
 }
 
-static uint32_t sends_of(const struct rr_verbs_edge *edge)
+uint32_t rr_verbs_sends_of(const struct rr_verbs_edge *edge)
 {
 	int most = edge->domain->attributes.max_qp_wr;
 
 	return most > 0 && (uint32_t)most < RR_EDGE_SENDS ? (uint32_t)most : RR_EDGE_SENDS;
 }
 
-static uint32_t receives_of(uint32_t queue)
+uint32_t rr_verbs_receives_of(uint32_t queue)
 {
 	return queue == 0 ? RR_EDGE_RECEIVES : RR_EDGE_RECEIVES_MORE;
-}
-
-static rr_status make_completions(struct rr_verbs_edge *edge)
-{
-	int entries = 2; /* of the loopback's READ, and its flush */
-
-	for (uint32_t q = 0; q < edge->settings.qps; q++)
-		entries += (int)(receives_of(q) + sends_of(edge)); /* for all that can be under way: it cannot overrun */
-	edge->channel = edge->verbs->create_comp_channel(edge->domain->context);
-	if (!edge->channel)
-		return refused(edge, "completion channel");
-	if (fcntl(edge->channel->fd, F_SETFL, fcntl(edge->channel->fd, F_GETFL) | O_NONBLOCK) < 0)
-		return rr_fail(RR_ERR_SYSTEM, "fcntl of a completion channel: %s", strerror(errno));
-	edge->cq = edge->verbs->create_cq(edge->domain->context, entries, edge, edge->channel, 0);
-	if (!edge->cq)
-		return refused(edge, "completion queue");
-	return rr_far_sleep_on(edge->far, edge->channel->fd);
 }
 
 rr_status rr_verbs_make_queue(struct rr_verbs_edge *edge, uint32_t q)
@@ -186,15 +156,15 @@ rr_status rr_verbs_make_queue(struct rr_verbs_edge *edge, uint32_t q)
 		int most = edge->domain->attributes.max_sge;
 		made = (struct rr_ibv_qp_init_attr){.qp_context = edge, .send_cq = edge->cq, .recv_cq = edge->cq,
 						    .qp_type = RR_IBV_QPT_RC};
-		made.cap.max_send_wr = sends_of(edge);
-		made.cap.max_recv_wr = receives_of(q);
+		made.cap.max_send_wr = rr_verbs_sends_of(edge);
+		made.cap.max_recv_wr = rr_verbs_receives_of(q);
 		made.cap.max_send_sge = most > 0 && (uint32_t)most < wishes[w].sges ? (uint32_t)most : wishes[w].sges;
 		made.cap.max_recv_sge = 1;
 		made.cap.max_inline_data = wishes[w].inline_bytes;
 		queue->qp = edge->verbs->create_qp(edge->domain->pd, &made);
 	}
 	if (!queue->qp)
-		return refused(edge, "queue pair");
+		return rr_verbs_refused(edge, "queue pair");
 	queue->depth = made.cap.max_send_wr < RR_EDGE_SENDS ? made.cap.max_send_wr : RR_EDGE_SENDS;
 	queue->inline_bytes = made.cap.max_inline_data;
 	queue->sge_max = made.cap.max_send_sge < RR_PIECES_MAX ? made.cap.max_send_sge : RR_PIECES_MAX;
@@ -205,7 +175,7 @@ rr_status rr_verbs_make_queue(struct rr_verbs_edge *edge, uint32_t q)
 		queue->psn = (uint32_t)rr_now_ns();
 	queue->psn &= RR_PSN_MASK;
 	status = rr_qp_init(edge->verbs, queue->qp, edge->rail.port, edge->what);
-	return status < 0 ? status : rr_verbs_post_receives(edge, q, receives_of(q));
+	return status < 0 ? status : rr_verbs_post_receives(edge, q, rr_verbs_receives_of(q));
 }
 
 static rr_status make(struct rr_verbs_edge *edge)
@@ -213,15 +183,7 @@ static rr_status make(struct rr_verbs_edge *edge)
 	rr_status status = rr_verbs_memory(edge);
 
 	if (status == RR_OK)
-		status = rr_domain_get(edge->far, edge->rail.device, &edge->domain);
-	if (status == RR_OK) {
-		edge->domain->gdr_allowed = edge->gdr_allowed;
-		status = make_memory_regions(edge);
-	}
-	if (status == RR_OK)
-		edge->events_seen = edge->domain->event_count; /* older ones are others' */
-	if (status == RR_OK)
-		status = make_completions(edge);
+		status = rr_verbs_take_device(edge);
 	for (uint32_t q = 0; status == RR_OK && q < edge->settings.qps; q++)
 		status = rr_verbs_make_queue(edge, q);
 	return status; /* what was made goes with the edge */
@@ -359,6 +321,12 @@ static void edge_message(void *user, const void *body, uint32_t bytes)
 		rr_verbs_mend_message(edge, &resume);
 		return;
 	}
+	if (bytes == sizeof(struct rr_verbs_rails) && edge->state >= RR_VERBS_CONNECTED) {
+		struct rr_verbs_rails rails;
+		memcpy(&rails, body, sizeof(rails));
+		rr_verbs_rails_message(edge, &rails);
+		return;
+	}
 	if (edge->state >= RR_VERBS_UP)
 		return;
 	if (bytes != sizeof(message)) {
@@ -446,15 +414,6 @@ void rr_verbs_sever(struct rr_verbs_edge *edge)
 	edge->state = RR_VERBS_SEVERED;
 }
 
-static void drain_events(struct rr_verbs_edge *edge)
-{
-	struct rr_ibv_cq *cq;
-	void *user;
-
-	while (edge->verbs->get_cq_event(edge->channel, &cq, &user) == 0)
-		edge->verbs->ack_cq_events(cq, 1); /* destroying a queue waits for it */
-}
-
 /* In the reverse order; one that fails leaves the others to go. */
 void rr_verbs_destroy(struct rr_verbs_edge *edge)
 {
@@ -464,22 +423,7 @@ void rr_verbs_destroy(struct rr_verbs_edge *edge)
 	for (uint32_t q = 0; q < edge->settings.qps; q++)
 		if (edge->queues[q].qp)
 			edge->verbs->destroy_qp(edge->queues[q].qp);
-	if (edge->loop)
-		edge->verbs->destroy_qp(edge->loop);
-	if (edge->inbound_mr)
-		edge->verbs->dereg_mr(edge->inbound_mr);
-	if (edge->outbound_mr)
-		edge->verbs->dereg_mr(edge->outbound_mr);
-	if (edge->channel)
-		drain_events(edge);
-	if (edge->cq)
-		edge->verbs->destroy_cq(edge->cq);
-	if (edge->channel) {
-		rr_far_sleep_off(edge->far, edge->channel->fd);
-		edge->verbs->destroy_comp_channel(edge->channel);
-	}
-	if (edge->domain)
-		rr_domain_put(edge->domain);
+	rr_verbs_leave_device(edge);
 	rr_pin_disown(&edge->areas);
 	if (edge->inbound)
 		munmap(edge->inbound, 2 * edge->area_bytes);

@@ -64,10 +64,19 @@ bool rr_verbs_wc_of_peer(int status)
 	       status == RR_IBV_WC_RETRY_EXC_ERR || status == RR_IBV_WC_WR_FLUSH_ERR;
 }
 
-bool rr_verbs_wc_mendable(int status)
+enum rr_mendable rr_verbs_wc_mendable(int status)
 {
-	return status == RR_IBV_WC_RETRY_EXC_ERR || status == RR_IBV_WC_WR_FLUSH_ERR || status == RR_IBV_WC_RESP_TIMEOUT_ERR ||
-	       status == RR_IBV_WC_GENERAL_ERR;
+	switch (status) {
+	case RR_IBV_WC_RETRY_EXC_ERR:
+	case RR_IBV_WC_WR_FLUSH_ERR:
+	case RR_IBV_WC_RESP_TIMEOUT_ERR:
+	case RR_IBV_WC_GENERAL_ERR:
+		return RR_MENDABLE_HERE;
+	case RR_IBV_WC_FATAL_ERR:
+		return RR_MENDABLE_ELSEWHERE;
+	default:
+		return RR_MENDABLE_NOT;
+	}
 }
 
 rr_status rr_verbs_fail(const struct rr_verbs_where *where, const struct rr_ibv_wc *wc, const char *doing)

@@ -19,8 +19,14 @@ rr_status rr_verbs_fail(const struct rr_verbs_where *where, const struct rr_ibv_
 /* An event of device, port, queue pair or completion queue. RR_OK: it is no error. */
 rr_status rr_verbs_event(const char *device, const struct rr_ibv_async_event *event);
 const char *rr_verbs_wc_name(int status);
+/* Whether an edge that failed may be made anew. */
+enum rr_mendable {
+	RR_MENDABLE_NOT = 0,
+	RR_MENDABLE_HERE = 1,     /* on the same rail */
+	RR_MENDABLE_ELSEWHERE = 2 /* the device is lost: on another rail alone */
+};
 /* May new queue pairs help? Not after requests that a device or a registration refused. */
-bool rr_verbs_wc_mendable(int status);
+enum rr_mendable rr_verbs_wc_mendable(int status);
 /* Might the peer's end alone have caused it? Its own record tells more then, if it comes. */
 bool rr_verbs_wc_of_peer(int status);
 
