@@ -151,6 +151,7 @@ class Communicator(Collectives, Messages):
     def links(self) -> list[Link]:
         """One record a peer: transport, how ordinary memory and GPU memory travel, and why not better."""
         self._check_open()
+        self._log_notes()
         found = [link_of(self._handle, self.rank, peer) for peer in range(self.size) if peer != self.rank]
         if self._gpu is None:
             return [replace(link, gpu="", gpu_reason="") for link in found]
@@ -288,6 +289,7 @@ class Communicator(Collectives, Messages):
     def _close(self) -> None:
         if self._handle is None:
             return
+        self._log_notes()
         handle, self._handle = self._handle, None
         self._fast.clear()
         self._small.clear()

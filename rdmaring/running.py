@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +31,9 @@ SMALL_MAX = 64
 # The fast path of all_reduce: names looked up once.
 from_buffer = ffi.from_buffer
 run_here = lib.rr_plan_run_here
+
+log = logging.getLogger("rdmaring")
+NOTE_BYTES = 400
 
 
 class Small(NamedTuple):
@@ -243,9 +247,18 @@ class Runner:
     def _settle_finished(self) -> None:
         """Let go of the arrays of works that ended well and were not waited for."""
         self._check_open()
+        self._log_notes()
         for work in list(self._works):  # done() settles those that have something left to do, and takes them out
             if work.done() and work._handle is not None and lib.rr_work_wait(work._handle, 0) == OK:
                 work._settle()
+
+    def _log_notes(self) -> None:
+        """What befell links and is no error: an operation in which it does takes long enough to come by here."""
+        if self._handle is None:
+            return
+        note = ffi.new("char[]", NOTE_BYTES)
+        while lib.rr_comm_note(self._handle, note, NOTE_BYTES):
+            log.warning("%s", ffi.string(note).decode("utf-8", "replace"))
 
     def _check_rank(self, given: Any, name: str) -> int:
         try:
@@ -263,6 +276,7 @@ class Runner:
         try:
             while status == AGAIN:
                 status = lib.rr_comm_resume(self._handle)
+            self._log_notes()
         except BaseException:
             # Ctrl-C: peers and links may still use the caller's arrays, which it gets back now.
             lib.rr_comm_abort(self._handle, b"interrupted")

@@ -22,6 +22,8 @@ class Link:
     huge_pages: the slots lie on some. line_ns: what storing to a cache line takes that the peer has read, when it was
     last looked at (with slots of 16 KiB and more): a few ns where the two cores share a cache, more where they do not;
     None: not yet. reconnects: how often a link of verbs failed and was made anew.
+    failovers: how often a channel of it moved to another rail, since its own stayed dead; device, rail and rails are
+    those that serve now, and moved says from where to where ("channel 0 from mlx5_0/1 to mlx5_1/1").
     gpu: how vectors in GPU memory travel, "" where there are none: "cuda_ipc" (from one GPU into the other's
     memory), "gpudirect" (the NIC reads and writes this rank's GPU memory: verbs) or "staged" (through pinned host
     memory); gpu_reason: by which registration, or why each was refused. Each end of an edge is as it is by itself.
@@ -50,6 +52,8 @@ class Link:
     rails: tuple[int, ...] = ()
     line_ns: float | None = None
     reconnects: int = 0
+    failovers: int = 0
+    moved: str = ""
     gpu: str = ""
     gpu_reason: str = ""
 
@@ -86,6 +90,8 @@ def link_of(handle: Any, rank: int, peer: int) -> Link:
         tuple(rail for rail in range(32) if facts.rails >> rail & 1),
         facts.line_ps / 1000 if facts.line_ps else None,
         facts.reconnects,
+        facts.failovers,
+        text(facts.moved),
         text(facts.gpu),
         text(facts.gpu_reason),
     )

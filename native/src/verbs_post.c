@@ -113,6 +113,11 @@ static void completion_failed(struct rr_verbs_edge *edge, const struct rr_ibv_wc
 		return;
 	where.state = edge->verbs->query_qp(on->qp, &attributes, RR_IBV_QP_STATE, &made_with) == 0 ? attributes.qp_state : -1;
 	rr_verbs_fail(&where, wc, wc->wr_id & WR_RECEIVE ? "receiving from" : "writing to");
+	if (edge->state == RR_VERBS_MENDING && rr_verbs_wc_mendable(wc->status) == RR_MENDABLE_HERE) {
+		edge->mend.cause = *rr_error_here(); /* better than what was known: a flush, or the peer's word */
+		edge->mend.by_flush = false;
+		return;
+	}
 	if (rr_verbs_trouble(edge, rr_verbs_wc_mendable(wc->status))) {
 		edge->mend.by_flush = flush;
 		return;
