@@ -184,7 +184,7 @@ typedef struct rr_link_facts {
 	uint32_t huge_pages; /* 1: slots lie on huge pages */
 	uint32_t reconnects; /* of verbs: how often it failed and was made anew */
 	uint32_t failovers;  /* of verbs: how often a channel moved to another rail, since its own stayed dead */
-	char moved[256];     /* each channel that moved: "channel 0 from mlx5_0/1 to mlx5_1/1" */
+	char moved[512];     /* each channel that moved, the last time: "channel 0 from mlx5_0/1 to mlx5_1/1" */
 	uint32_t line_ps;    /* on shared memory: storing to a cache line that the peer has read, when last looked at; 0: not yet */
 	uint64_t sent_bytes; /* payload since the communicator was made */
 	uint64_t received_bytes;

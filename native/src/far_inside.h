@@ -23,7 +23,7 @@
 #define RR_FAR_CONTROL 0xffffu
 #define RR_FAR_PENDING_MAX 64u /* connections under proof */
 #define RR_FAR_NOTES_MAX 16u
-#define RR_FAR_NOTE_BYTES 384u
+#define RR_FAR_NOTE_BYTES 400u
 
 struct rr_greeting {
 	uint32_t magic;

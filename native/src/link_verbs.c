@@ -69,7 +69,7 @@ static void describe_moved(const struct rr_verbs_edge *edge, rr_link_facts *fact
 	if (!edge->failovers)
 		return;
 	memcpy(others, facts->moved, sizeof(others));
-	snprintf(facts->moved, sizeof(facts->moved), "channel %u from %s%s%.120s", edge->channel_number, edge->moved, others[0] ? "; " : "", others);
+	snprintf(facts->moved, sizeof(facts->moved), "channel %u from %s%s%.390s", edge->channel_number, edge->moved, others[0] ? "; " : "", others);
 }
 
 static void describe(struct rr_link *link, rr_link_facts *facts)

@@ -247,7 +247,7 @@ struct rr_verbs_edge {
 	struct rr_rail_pair pair;
 	uint32_t turn;      /* of the rails, for another pair: equal at both ends */
 	uint32_t failovers; /* to another rail */
-	char moved[96];     /* the last one: "sim0/1 to sim1/1" */
+	char moved[96];     /* the last one: "sim0/1 to sim1/1"; or "the peer's sim0/1 to its sim1/1" */
 	struct rr_qp_settings settings;
 	enum rr_gdr_allowed gdr_allowed;
 	uint64_t slot_bytes;

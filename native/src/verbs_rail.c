@@ -240,22 +240,32 @@ static bool choose(const struct rr_verbs_edge *edge, struct rr_rail_pair *out)
 	return here;
 }
 
+static void tell_move(struct rr_verbs_edge *edge, const struct rr_rail_pair *pair)
+{
+	uint32_t told;
+	bool ours = pair->our_rail != edge->pair.our_rail;
+	const struct rr_rail *rails = rr_far_rails(edge->far, ours ? edge->rank : edge->peer, &told);
+	const struct rr_rail *from = &rails[ours ? edge->pair.our_rail : edge->pair.their_rail];
+	const struct rr_rail *to = &rails[ours ? pair->our_rail : pair->their_rail];
+
+	snprintf(edge->moved, sizeof(edge->moved), "%s%.31s/%u to %s%.31s/%u", ours ? "" : "the peer's ", from->device, from->port,
+		 ours ? "" : "its ", to->device, to->port);
+	rr_far_note(edge->far, "rank %d: channel %u of the link to rank %d moves from %s, since that rail stays dead: %.200s", edge->rank,
+		    edge->channel_number, edge->peer, edge->moved, edge->mend.cause.message);
+}
+
 static void move_to(struct rr_verbs_edge *edge, const struct rr_rail_pair *pair)
 {
 	uint32_t told;
 	const struct rr_rail *rail = &rr_far_rails(edge->far, edge->rank, &told)[pair->our_rail];
-	char from[40];
 
+	tell_move(edge, pair);
 	rr_verbs_leave_device(edge);
-	snprintf(from, sizeof(from), "%.31s/%u", edge->rail.device, edge->rail.port);
 	edge->rail = *rail;
 	edge->pair = *pair;
 	edge->failovers++;
 	edge->mend.leave = false;
-	snprintf(edge->moved, sizeof(edge->moved), "%s to %.31s/%u", from, rail->device, rail->port);
 	snprintf(edge->what, sizeof(edge->what), "to rank %d over %.31s/%u", edge->peer, rail->device, rail->port);
-	rr_far_note(edge->far, "rank %d: channel %u of the link to rank %d moves from %s, since that rail stays dead: %.200s", edge->rank,
-		    edge->channel_number, edge->peer, edge->moved, edge->mend.cause.message);
 }
 
 rr_status rr_verbs_agree_on_rails(struct rr_verbs_edge *edge)
