@@ -1,4 +1,4 @@
-"""A rail that stays dead: the edge's work moves to another rail of the two nodes, and nothing is lost and nothing comes twice."""
+"""A rail that stays dead: the work of its edges moves to another rail of the two nodes, and all sums are right."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def test_the_work_moves_to_the_other_rail(dead: str, at: int, tmp_path: Path) ->
     for rank in range(2):
         told = [text for level, text in done.of(rank, "logged") if level == "WARNING"]
         assert 1 <= len(told) <= 2, told  # once a channel: of collectives, and of messages if that was in use
-        assert told[0].startswith(f"rank {rank}: channel 0 of the link to rank {1 - rank} moves from sim0/1 to sim1/1"), told
+        assert told[0].startswith(
+            f"rank {rank}: channel 0 of the link to rank {1 - rank} moves from sim0/1 to sim1/1"
+        ), told
 
 
 GRANTED = (
@@ -58,7 +60,8 @@ with rr.init(timeout_s=60) as comm:
         for vector in (x, y):  # written into its place; through slots
             vector[:] = np.arange(vector.size) % 1000 + r + k
             comm.all_reduce(vector, algorithm="ring")
-            assert (vector == n * (np.arange(vector.size) % 1000 + k) + n * (n - 1) // 2).all(), f"wrong sum in round {k}"
+            wanted = n * (np.arange(vector.size) % 1000 + k) + n * (n - 1) // 2
+            assert (vector == wanted).all(), f"wrong sum in round {k}"
     say_rails(comm)
     comm.barrier()
 """
@@ -114,7 +117,7 @@ def test_each_end_has_lost_another_rail(tmp_path: Path) -> None:
 
 
 def test_a_peer_in_user_code_is_waited_for(tmp_path: Path) -> None:
-    """It hears of the dead rail in its next call; that the wait is longer than reconnect_s is no reason to lose the link."""
+    """It hears of the dead rail in its next call: a wait longer than reconnect_s is no reason to lose the link."""
     source = (
         KEEP
         + """
