@@ -34,11 +34,8 @@ static void post_failed(struct rr_verbs_edge *edge, const struct rr_verbs_queue 
 {
 	enum rr_mendable mendable = RR_MENDABLE_NOT;
 
-	if (edge->state == RR_VERBS_MENDING) { /* what it was for is sent again; its event is heard when the queue pairs go */
-		rr_fail(RR_ERR_LINK, "%s %s failed: %s", call, edge->what, rr_verbs_error(result));
-		return;
-	}
-	if (!device_tells(edge, &mendable)) {
+	/* While it is made anew, what this was for is sent again; and events are heard when the queue pairs go. */
+	if (edge->state == RR_VERBS_MENDING || !device_tells(edge, &mendable)) {
 		rr_fail(RR_ERR_LINK, "%s on queue pair 0x%x %s failed: %s", call, queue->qp->qp_num, edge->what,
 			rr_verbs_error(result));
 		strcpy(rr_error_here()->hint, "see dmesg for the device's driver");

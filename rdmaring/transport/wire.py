@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
 PAGE_VERSION = 5
 ADDRESSES_MAX = 16
 RAILS_MAX = 8
