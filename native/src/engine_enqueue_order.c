@@ -256,6 +256,16 @@ static rr_status collect_pass(struct maker *maker, uint32_t row, uint32_t slice)
 	return status;
 }
 
+/* The place whose link serves before it what has slices in this round. places: of sends, or of receives. */
+static const struct place *past_empty(const struct maker *maker, const struct place *places, uint32_t edge)
+{
+	const struct place *place = &places[edge];
+
+	while (place->row_before != RR_ENQUEUE_NONE && maker->slices[place->row_before] == 0)
+		place = &places[place->edge_before];
+	return place;
+}
+
 static rr_status reach_pass(struct maker *maker, uint32_t r, uint32_t count, uint32_t depth)
 {
 	const struct rr_row *row = &maker->rows->rows[r];
@@ -267,7 +277,7 @@ static rr_status reach_pass(struct maker *maker, uint32_t r, uint32_t count, uin
 	while (maker->passes_done[r] < count && status == RR_OK) {
 		uint32_t slice = maker->passes_done[r];
 		for (int32_t i = row->receive_begin; slice == 0 && i < row->receive_end && status == RR_OK; i++) {
-			uint32_t before = maker->receives[i].row_before;
+			uint32_t before = past_empty(maker, maker->receives, (uint32_t)i)->row_before;
 			if (before != RR_ENQUEUE_NONE)
 				status = reach_pass(maker, before, maker->slices[before], depth + 1);
 		}
@@ -293,7 +303,7 @@ static rr_status reach_send(struct maker *maker, uint32_t r, uint32_t send, uint
 			       RR_ENQUEUE_DEPTH_MAX);
 	while (maker->sends_done[send] < count && status == RR_OK) {
 		uint32_t slice = maker->sends_done[send];
-		const struct place *place = &maker->sends[send];
+		const struct place *place = past_empty(maker, maker->sends, send);
 		if (slice == 0 && place->row_before != RR_ENQUEUE_NONE)
 			status = reach_send(maker, place->row_before, place->edge_before, maker->slices[place->row_before], depth + 1);
 		if (status == RR_OK)

@@ -156,17 +156,24 @@ class _Round:
                 after = self._reach_send(index, at, slice_, depth)
             done.append(self.order.put(self.number, index, slice_, None if at < 0 else at, after))
 
+    def _before(self, places: list[list[_Place]], index: int, at: int) -> tuple[int, int] | None:
+        """What the link serves before that has slices in this round."""
+        before = places[index][at].before
+        while before is not None and not self.spans[before[0]].slices:
+            before = places[before[0]][before[1]].before
+        return before
+
     def _reach_pass(self, index: int, slice_: int, depth: int) -> list[int]:
-        for place in self.order.receives[index]:
-            if place.before is not None and slice_ == 0:
-                earlier = place.before[0]
-                self._reach(earlier, -1, self.spans[earlier].slices, depth + 1)
+        for at in range(len(self.order.receives[index]) if slice_ == 0 else 0):
+            before = self._before(self.order.receives, index, at)
+            if before is not None:
+                self._reach(before[0], -1, self.spans[before[0]].slices, depth + 1)
         self._reach_needs(index, slice_, depth)
         return [] if self.rows[index].op is Op.NONE else self._places_needed(index, slice_)
 
     def _reach_send(self, index: int, at: int, slice_: int, depth: int) -> list[int]:
-        before = self.order.sends[index][at].before
-        if before is not None and slice_ == 0:
+        before = self._before(self.order.sends, index, at) if slice_ == 0 else None
+        if before is not None:
             self._reach(before[0], before[1], self.spans[before[0]].slices, depth + 1)
         self._reach(index, -1, slice_ + 1, depth + 1)
         if self.rows[index].op is Op.NONE:

@@ -53,6 +53,11 @@ def test_some_of_larger_worlds() -> None:
             verify_enqueue(schedule, [cuts[4]])
 
 
+def test_a_row_without_bytes_does_not_part_those_of_its_link() -> None:
+    schedule = generate("gather", "binomial", 25, 1)  # rank 21 sends four rows to rank 17; the third may be empty
+    verify_enqueue(schedule)
+
+
 @pytest.mark.parametrize("channels", [2, 3])
 def test_channels_by_links_of_their_own_or_one(channels: int) -> None:
     for collective, algorithm in sorted(ALGORITHMS):
