@@ -92,6 +92,8 @@ typedef struct rr_cuda_block {
 
 /* Bytes of one rank's block; 0: a member is out of range. */
 RR_API uint64_t rr_cuda_block_bytes(const rr_cuda_block *block);
+/* Bytes of its flags, which may lie in host memory instead (rr_lists_spec); 0: a member is out of range. */
+RR_API uint64_t rr_cuda_block_flag_bytes(const rr_cuda_block *block);
 /*
  * Set this rank's own block to the state before the first list: waits until that is done. All ranks call it before any of
  * them emits, and again before lists are used after an abort.
@@ -138,7 +140,7 @@ RR_API rr_status rr_cuda_list_emit(rr_cuda_list *list, uint64_t input, uint64_t 
 RR_API rr_status rr_cuda_list_ended(rr_cuda_list *list);
 /*
  * Release every wait of what was emitted, by a stream of its own, until all has ended or timeout_ns is over: then
- * RR_ERR_TIMEOUT. Results are worthless afterwards, and the blocks of all ranks want a reset.
+ * RR_ERR_TIMEOUT, as where all streams of the process share one hardware queue (rr_lists_spec.own_flags helps). Results are worthless afterwards, and the blocks of all ranks want a reset.
  */
 RR_API rr_status rr_cuda_list_abort(rr_cuda_list *list, uint64_t timeout_ns);
 /* RR_ERR_ARGUMENT while what was emitted has not ended; abort it first. */
@@ -154,6 +156,12 @@ typedef struct rr_lists_spec {
 	int32_t world;
 	const rr_cuda_block *block; /* equal on all ranks */
 	const uint64_t *blocks;     /* [world] as of rr_cuda_list_spec; each reset before any rank starts a plan */
+	/*
+	 * [world] Where a rank's flags lie as the GPU has them here: rr_cuda_block_flag_bytes() of host memory that all ranks
+	 * map and have registered (cuMemHostRegister); 0: in front of its block. NULL: all are.
+	 */
+	const uint64_t *flags;
+	void *own_flags; /* flags[rank] as the host has it, set up by rr_lists_open(); NULL where that is 0 */
 	uint32_t copied_flags;      /* as of rr_cuda_list_spec */
 	uint32_t reserved;
 } rr_lists_spec;
@@ -178,8 +186,9 @@ typedef struct rr_lists_facts {
 
 /*
  * Two streams a channel, in the device's context. The driver must have memory operations on streams. Local. After an
- * operation has failed the waits of all lists are released by stores from the host until they have run to their end, where
- * lists were captured until rr_lists_close(): results are worthless then, but no stream hangs.
+ * operation has failed the waits of all lists are released until they have run to their end, where lists were captured
+ * until rr_lists_close(): results are worthless then, but no stream hangs. Flags in host memory are released by stores of
+ * the host, others by a stream: that one must have a hardware queue without waits (CUDA_DEVICE_MAX_CONNECTIONS).
  */
 RR_API rr_status rr_lists_open(const rr_lists_spec *spec, rr_lists **out);
 /*

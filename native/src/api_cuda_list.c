@@ -107,7 +107,7 @@ rr_status rr_cuda_list_create(const rr_cuda_list_spec *spec, rr_cuda_list **out)
 	list->context = spec->context;
 	list->block = *spec->block;
 	list->own_block = spec->blocks[spec->rank];
-	status = rr_cuda_listed_make(spec->rank, spec->world, spec->plan, spec->block, spec->blocks, spec->kernel,
+	status = rr_cuda_listed_make(spec->rank, spec->world, spec->plan, spec->block, spec->blocks, NULL, spec->kernel,
 				     &list->listed);
 	if (status == RR_OK)
 		status = open_device(list, spec);

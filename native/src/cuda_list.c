@@ -22,7 +22,8 @@ static rr_status check_passes(const struct rr_plan *plan, const void *kernel)
 	return RR_OK;
 }
 
-static rr_status map_links(struct rr_cuda_listed *listed, int32_t rank, const rr_cuda_block *block, const uint64_t *blocks)
+static rr_status map_links(struct rr_cuda_listed *listed, int32_t rank, const rr_cuda_block *block, const uint64_t *blocks,
+			   const uint64_t *flags)
 {
 	const struct rr_schedule *rows = listed->plan->rows;
 
@@ -34,14 +35,14 @@ static rr_status map_links(struct rr_cuda_listed *listed, int32_t rank, const rr
 		uint32_t link = listed->plan->links[i], peer = link % rows->world;
 		if (!blocks[peer])
 			return rr_fail(RR_ERR_ARGUMENT, "blocks[%u] is 0: the schedule has a link to that rank", peer);
-		rr_cuda_ipc_edge(block, rank, (int32_t)peer, link / rows->world, blocks[rank], blocks[peer], &listed->out[link],
-				 &listed->in[link]);
+		rr_cuda_ipc_edge(block, rank, (int32_t)peer, link / rows->world, rr_cuda_ipc_end_of(blocks, flags, rank),
+				 rr_cuda_ipc_end_of(blocks, flags, (int32_t)peer), &listed->out[link], &listed->in[link]);
 	}
 	return RR_OK;
 }
 
 rr_status rr_cuda_listed_make(int32_t rank, int32_t world, const rr_plan_spec *spec, const rr_cuda_block *block,
-			      const uint64_t *blocks, void *kernel, struct rr_cuda_listed **out)
+			      const uint64_t *blocks, const uint64_t *flags, void *kernel, struct rr_cuda_listed **out)
 {
 	uint32_t *channels = calloc(block->world, sizeof(*channels));
 	struct rr_cuda_listed *listed = calloc(1, sizeof(*listed));
@@ -60,7 +61,7 @@ rr_status rr_cuda_listed_make(int32_t rank, int32_t world, const rr_plan_spec *s
 	if (status == RR_OK)
 		status = check_passes(listed->plan, kernel);
 	if (status == RR_OK)
-		status = map_links(listed, rank, block, blocks);
+		status = map_links(listed, rank, block, blocks, flags);
 	if (status == RR_OK)
 		*out = listed;
 

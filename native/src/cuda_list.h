@@ -20,9 +20,9 @@ struct rr_cuda_listed {
 	void *kernel;
 };
 
-/* kernel: CUfunction; NULL where nothing is combined or scaled. RR_ERR_UNSUPPORTED: the progress executor must serve it. */
+/* blocks, flags: as of rr_lists_spec. kernel: CUfunction; NULL where nothing is combined or scaled. RR_ERR_UNSUPPORTED: the progress executor must serve it. */
 rr_status rr_cuda_listed_make(int32_t rank, int32_t world, const rr_plan_spec *spec, const rr_cuda_block *block,
-			      const uint64_t *blocks, void *kernel, struct rr_cuda_listed **out);
+			      const uint64_t *blocks, const uint64_t *flags, void *kernel, struct rr_cuda_listed **out);
 void rr_cuda_listed_free(struct rr_cuda_listed *listed);
 /* What crosses each edge in one call: [world] each. */
 void rr_cuda_listed_bytes(const struct rr_cuda_listed *listed, uint64_t *sent, uint64_t *received);

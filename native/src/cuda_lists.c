@@ -44,10 +44,11 @@ struct cuda_lists {
 	struct rr_cuda_device *device;
 	int32_t rank, world;
 	rr_cuda_block block;
-	uint64_t *blocks; /* [world] */
+	uint64_t *blocks, *flags;    /* [world] */
+	_Atomic uint32_t *own_flags; /* NULL: in GPU memory */
 	struct rr_cuda_streams streams;
 	void *entered, *ended, *joined; /* events: of the caller's stream; of the last list; of a captured one */
-	void *releaser;                 /* a stream */
+	void *releaser;                 /* a stream; NULL: the host releases waits by stores */
 	struct rr_cuda_page *page;
 	struct scratch *scratch;
 	uint64_t first_ticket, captured;
@@ -146,8 +147,8 @@ static void *kernel_of(struct cuda_lists *this, const rr_plan_spec *spec)
 static rr_status fill_list(struct cuda_lists *this, const rr_plan_spec *spec, struct cuda_list *list)
 {
 	size_t world = (size_t)this->world;
-	rr_status status = rr_cuda_listed_make(this->rank, this->world, spec, &this->block, this->blocks, kernel_of(this, spec),
-					       &list->list);
+	rr_status status = rr_cuda_listed_make(this->rank, this->world, spec, &this->block, this->blocks, this->flags,
+					       kernel_of(this, spec), &list->list);
 
 	if (status < 0)
 		return status;
@@ -328,15 +329,25 @@ static bool is_idle(const struct cuda_lists *this)
 	return reached(this, tickets(this));
 }
 
-/* All flags of the own block = 1: each wait resets one, and the next comes after it. The context is current. */
-static void release_waits(struct cuda_lists *this)
+/* The context is current. */
+static rr_cuda_result release_by_stream(const struct cuda_lists *this, uint64_t flags)
 {
 	const struct rr_cuda *cuda = cuda_of(this);
 	rr_cuda_result result = cuda->cuStreamQuery(this->releaser);
 
-	if (result == RR_CUDA_SUCCESS)
-		result = cuda->cuMemsetD32Async(this->blocks[this->rank], 1, 2 * rr_cuda_ipc_flag_count(&this->block),
-						this->releaser);
+	return result == RR_CUDA_SUCCESS ? cuda->cuMemsetD32Async(this->blocks[this->rank], 1, flags, this->releaser) : result;
+}
+
+/* All flags of the own block = 1: each wait resets one, and the next comes after it. The context is current. */
+static void release_waits(struct cuda_lists *this)
+{
+	uint64_t flags = 2 * rr_cuda_ipc_flag_count(&this->block);
+	rr_cuda_result result;
+
+	for (uint64_t i = 0; this->own_flags && i < flags; i++)
+		rr_publish32(&this->own_flags[i], 1); /* pairs with the waits of lists */
+	/* Whether the GPU has failed is asked in either case: then its streams store no tickets any more. */
+	result = this->own_flags ? cuda_of(this)->cuEventQuery(this->ended) : release_by_stream(this, flags);
 	this->broken = this->broken || (result != RR_CUDA_SUCCESS && result != RR_CUDA_ERROR_NOT_READY);
 	nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
@@ -439,14 +450,14 @@ static rr_status open_streams(struct cuda_lists *this, const rr_lists_spec *spec
 
 	for (int i = 0; i < 3 && status == RR_OK; i++)
 		status = RR_CUDA(cuda, cuEventCreate, events[i], RR_CUDA_EVENT_DISABLE_TIMING);
-	if (status == RR_OK)
+	if (status == RR_OK && !this->own_flags)
 		status = RR_CUDA(cuda, cuStreamCreate, &this->releaser, RR_CUDA_STREAM_NON_BLOCKING);
 	if (status == RR_OK && spec->copied_flags) {
 		status = RR_CUDA(cuda, cuMemAlloc, &this->streams.one, sizeof(uint32_t));
 		if (status == RR_OK)
-			status = RR_CUDA(cuda, cuMemsetD32Async, this->streams.one, 1, 1, this->releaser);
+			status = RR_CUDA(cuda, cuMemsetD32Async, this->streams.one, 1, 1, this->streams.streams[0]);
 		if (status == RR_OK)
-			status = RR_CUDA(cuda, cuStreamSynchronize, this->releaser);
+			status = RR_CUDA(cuda, cuStreamSynchronize, this->streams.streams[0]);
 	}
 	this->streams.blocks_max = this->device->blocks_max;
 	if (status == RR_OK)
@@ -468,6 +479,28 @@ static rr_status check_spec(const rr_lists_spec *spec)
 		return rr_fail(RR_ERR_ARGUMENT, "rank %d of %d ranks, with blocks for %u", spec->rank, spec->world, spec->block->world);
 	if (!((struct rr_cuda_device *)spec->device)->cuda->cuStreamWaitValue32)
 		return rr_fail(RR_ERR_UNSUPPORTED, "this driver has no memory operations on streams (cuStreamWaitValue32)");
+	if (!spec->own_flags != !(spec->flags && spec->flags[spec->rank]))
+		return rr_fail(RR_ERR_ARGUMENT, "own_flags and flags[%d] say the same place, for the host and for the GPU: "
+						"give both, or neither", spec->rank);
+	return RR_OK;
+}
+
+/* Places of all ranks, and the own flags as they are before the first list. */
+static rr_status take_places(struct cuda_lists *this, const rr_lists_spec *spec)
+{
+	size_t bytes = (size_t)spec->world * sizeof(uint64_t);
+	uint64_t flags = rr_cuda_ipc_flag_count(spec->block);
+
+	this->blocks = malloc(bytes);
+	this->flags = calloc(1, bytes);
+	if (!this->blocks || !this->flags)
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %d blocks", spec->world);
+	memcpy(this->blocks, spec->blocks, bytes);
+	if (spec->flags)
+		memcpy(this->flags, spec->flags, bytes);
+	this->own_flags = spec->own_flags;
+	for (uint64_t i = 0; this->own_flags && i < 2 * flags; i++)
+		rr_publish32(&this->own_flags[i], i < flags ? 0 : 1); /* no list has begun: ranks meet before they do */
 	return RR_OK;
 }
 
@@ -486,28 +519,24 @@ rr_status rr_lists_open(const rr_lists_spec *spec, rr_lists **out)
 	this->rank = spec->rank;
 	this->world = spec->world;
 	this->block = *spec->block;
-	this->blocks = calloc((size_t)spec->world, sizeof(*this->blocks));
-	if (!this->blocks) {
-		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for %d blocks", spec->world);
-		goto free_this;
-	}
-	memcpy(this->blocks, spec->blocks, (size_t)spec->world * sizeof(*this->blocks));
-	status = enter(this);
+	status = take_places(this, spec);
+	if (status == RR_OK)
+		status = enter(this);
 	if (status < 0)
-		goto free_blocks;
+		goto free_places;
 	status = open_streams(this, spec);
 	if (status < 0)
 		destroy(this);
 	rr_cuda_leave(cuda_of(this));
 	if (status < 0)
-		goto free_blocks;
+		goto free_places;
 	atomic_fetch_add_explicit(&this->device->device.users, 1, memory_order_acq_rel);
 	*out = &this->lists;
 	return RR_OK;
 
-free_blocks:
+free_places:
 	free(this->blocks);
-free_this:
+	free(this->flags);
 	free(this);
 	return status;
 }
@@ -534,6 +563,7 @@ rr_status rr_lists_close(rr_lists *lists)
 		rr_cuda_page_give(this->page);
 	rr_device_put(&this->device->device);
 	free(this->blocks);
+	free(this->flags);
 	free(this);
 	return RR_OK;
 }

@@ -46,7 +46,7 @@ static rr_status cuda_set_flag(struct rr_stream_device *device, uint32_t stream,
 
 	this->calls++;
 	if (this->one)
-		return RR_CUDA(this->cuda, cuMemcpyDtoDAsync, address_of(flag), this->one, sizeof(*flag), this->streams[stream]);
+		return RR_CUDA(this->cuda, cuMemcpyAsync, address_of(flag), this->one, sizeof(*flag), this->streams[stream]);
 	return RR_CUDA(this->cuda, cuStreamWriteValue32, this->streams[stream], address_of(flag), 1, RR_CUDA_WRITE_VALUE_DEFAULT);
 }
 

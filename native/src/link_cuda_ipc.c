@@ -28,6 +28,11 @@ rr_status rr_cuda_ipc_check(const rr_cuda_block *block)
 	return RR_OK;
 }
 
+uint64_t rr_cuda_block_flag_bytes(const rr_cuda_block *block)
+{
+	return rr_cuda_ipc_check(block) < 0 ? 0 : 2 * rr_cuda_ipc_flag_count(block) * sizeof(uint32_t);
+}
+
 uint64_t rr_cuda_block_bytes(const rr_cuda_block *block)
 {
 	if (rr_cuda_ipc_check(block) < 0)
@@ -42,23 +47,24 @@ static uint64_t first_of(const rr_cuda_block *block, uint32_t channel, int32_t o
 }
 
 static struct rr_enqueued_link direction(const rr_cuda_block *block, int32_t from, int32_t to, uint32_t channel,
-					 uint64_t sender, uint64_t receiver)
+					 struct rr_cuda_ipc_end sender, struct rr_cuda_ipc_end receiver)
 {
 	uint64_t at = first_of(block, channel, from);
 	uint64_t credit = rr_cuda_ipc_flag_count(block) + first_of(block, channel, to);
 
 	return (struct rr_enqueued_link){
-		.slots = (char *)(uintptr_t)(receiver + rr_cuda_ipc_slots_offset(block) + at * block->slot_bytes),
+		.slots = (char *)(uintptr_t)(receiver.block + rr_cuda_ipc_slots_offset(block) + at * block->slot_bytes),
 		.slot_bytes = block->slot_bytes,
 		.slot_count = block->slot_count,
 		.flag_stride = 1,
-		.ready = (uint32_t *)(uintptr_t)(receiver + at * sizeof(uint32_t)),
-		.credit = (uint32_t *)(uintptr_t)(sender + credit * sizeof(uint32_t)),
+		.ready = (uint32_t *)(uintptr_t)(receiver.flags + at * sizeof(uint32_t)),
+		.credit = (uint32_t *)(uintptr_t)(sender.flags + credit * sizeof(uint32_t)),
 	};
 }
 
-void rr_cuda_ipc_edge(const rr_cuda_block *block, int32_t rank, int32_t peer, uint32_t channel, uint64_t ours,
-		      uint64_t theirs, struct rr_enqueued_link *out, struct rr_enqueued_link *in)
+void rr_cuda_ipc_edge(const rr_cuda_block *block, int32_t rank, int32_t peer, uint32_t channel,
+		      struct rr_cuda_ipc_end ours, struct rr_cuda_ipc_end theirs, struct rr_enqueued_link *out,
+		      struct rr_enqueued_link *in)
 {
 	*out = direction(block, rank, peer, channel, ours, theirs);
 	*in = direction(block, peer, rank, channel, theirs, ours);

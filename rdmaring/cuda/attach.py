@@ -13,7 +13,7 @@ from typing import Any
 
 from rdmaring._native import check, ffi, lib
 from rdmaring.cuda import kernels
-from rdmaring.cuda.blocks import Block, Geometry
+from rdmaring.cuda.blocks import Block, Geometry, choose_flags_place, told_flags_place
 from rdmaring.cuda.context import Device, PerDevice, device
 from rdmaring.cuda.driver import addresses, call, is_loaded
 from rdmaring.cuda.ipc import pid_namespace, start_time
@@ -59,13 +59,14 @@ class Record:
 
 
 def own_record(native: NativeDevice, sizes: Geometry | None) -> tuple[Record, Block | None]:
-    """Of this process, and its block. sizes: of the block; None: none is of use. Raises CudaError."""
+    """Of this process, and its block. sizes: of the block; None: none is of use. Raises CudaError, ArgumentError."""
     where, block = native.device, None
     able = device_capability(where)
     told = {"sizes": "", "block": ""}
     if able.ipc and sizes is not None:
+        flags_place = choose_flags_place(sizes.channels)
         try:
-            block = Block(where, sizes, native.table)
+            block = Block(where, sizes, flags_place, native.table)
             told = {"sizes": str(sizes), "block": block.told()}
         except RdmaringError as error:
             able = Capability(False, f"its block of GPU memory: {error}")
@@ -215,8 +216,11 @@ class Attached:
             return "staged", "between nodes: through pinned host memory"
         if self.lists is None:
             return "staged", self.staged_reason
-        same = self.ranks[rank].uuid == self.ranks[peer].uuid
-        return "cuda_ipc", "on one GPU" if same else ""
+        facts = ["on one GPU"] if self.ranks[rank].uuid == self.ranks[peer].uuid else []
+        away = [str(each) for each in sorted((rank, peer)) if told_flags_place(self.ranks[each].block) == "host"]
+        if away:
+            facts.append(f"flags of {' and '.join(away)} in host memory")
+        return "cuda_ipc", ", ".join(facts)
 
 
 def join(

@@ -49,7 +49,7 @@ class Lists:
         try:
             for peer, text in enumerate(told):
                 if peer != rank:
-                    self._theirs[peer] = Theirs(native.device, text, rank)
+                    self._theirs[peer] = Theirs(native.device, text, rank, block.sizes)
             self.handle = self._open(rank, len(told))
         except BaseException:
             self._give_back()
@@ -58,9 +58,12 @@ class Lists:
     def _open(self, rank: int, world: int) -> Any:
         spec = ffi.new("rr_lists_spec *")
         mapped = [self._theirs[peer].address if peer in self._theirs else self.block.address for peer in range(world)]
-        kept = self.block.sizes.native(), ffi.new("uint64_t[]", mapped)
+        pages = [self._theirs[peer].page if peer in self._theirs else self.block.page for peer in range(world)]
+        flags = ffi.new("uint64_t[]", [page.address for page in pages])
+        kept = self.block.sizes.native(), ffi.new("uint64_t[]", mapped), flags
         spec.device, spec.rank, spec.world = self._native.handle, rank, world
-        spec.block, spec.blocks = kept
+        spec.block, spec.blocks, spec.flags = kept
+        spec.own_flags = ffi.cast("void *", self.block.page.flags)
         out = ffi.new("rr_lists **")
         check(lib.rr_lists_open(spec, out))
         return out[0]

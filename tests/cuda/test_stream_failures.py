@@ -47,8 +47,15 @@ comm.close()
         assert ran.of(rank, "drained"), ran.output
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["before it enters", "inside"])
-def test_a_death(inside: bool, tmp_path: Path) -> None:
+QUEUES = pytest.mark.parametrize("one_queue", [False, True], ids=["queues", "one queue"])
+
+
+@pytest.mark.parametrize(
+    ("inside", "one_queue"),
+    [(False, False), (True, False), (True, True)],
+    ids=["before it enters", "inside", "inside, one queue"],
+)
+def test_a_death(inside: bool, one_queue: bool, tmp_path: Path) -> None:
     """A rank is killed that never came, or whose stream is in the list: the others' streams are let go."""
     ran = run_gpus(
         3,
@@ -68,6 +75,7 @@ comm.close()
 """,
         tmp_path,
         seed=32,
+        one_queue=one_queue,
     )
     for rank in (0, 2):
         assert ran.of(rank, "error") == "PeerDiedError", ran.output
@@ -104,7 +112,8 @@ say(blocks=__import__("rdmaring.cuda.blocks").cuda.blocks.sweep() >= 0)
     assert "may still read and write" in ran.of(1, "hint"), ran.output
 
 
-def test_abort_of_calls_and_of_launched_graphs(tmp_path: Path) -> None:
+@QUEUES
+def test_abort_of_calls_and_of_launched_graphs(one_queue: bool, tmp_path: Path) -> None:
     """Rank 1 does not launch: rank 0's graph waits for ever, until abort() lets it go; so does a second launch."""
     ran = run_gpus(
         2,
@@ -128,6 +137,7 @@ comm.close()
 """,
         tmp_path,
         seed=34,
+        one_queue=one_queue,
     )
     assert ran.code == 0, ran.output
     assert ran.of(0, "before") is False

@@ -47,7 +47,7 @@ with rr.init(device="cuda" if EAGER else None) as comm:
         for name, found in bad.items():
             if found:
                 say(wrong=f"{name} of {count} {np.dtype(dtype)}: {found} elements")
-    say(done=True, links=[[link.gpu, link.gpu_reason] for link in comm.links])
+    say(done=True, links=[[link.peer, link.gpu, link.gpu_reason] for link in comm.links])
 """
 
 
@@ -66,9 +66,11 @@ def test_all_collectives(world: int, devices: int, hosts: bool, ipc: bool, tmp_p
     for rank in range(world):
         assert not [what for what in ran.said[rank] if "wrong" in what], ran.output
         assert ran.of(rank, "done")
-        for way, reason in ran.of(rank, "links"):
+        for peer, way, reason in ran.of(rank, "links"):
             if ipc and not hosts:
-                assert (way, reason) == ("cuda_ipc", "on one GPU" if devices == 1 else ""), ran.output
+                assert way == "cuda_ipc" and reason.startswith("on one GPU" if devices == 1 else ""), ran.output
+                flags = f"flags of {min(rank, peer)} and {max(rank, peer)} in host memory"
+                assert (flags in reason) == one_queue and ("flags" in reason) == one_queue, ran.output
             else:
                 assert way == "staged" and ("between nodes" if hosts else "rank 0: RDMARING_CUDA_IPC=0") in reason
 

@@ -216,6 +216,7 @@ struct cs_host_range {
 	unsigned int flags;      /* CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_* */
 	bool registered;         /* by cuMemHostRegister, not allocated here */
 	uint64_t id;
+	uint64_t inode, offset;  /* of the file that it maps, where processes share that; else 0. For the race log alone */
 	struct CUctx_st *context;
 	struct cs_host_range *next;
 };

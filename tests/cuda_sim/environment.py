@@ -33,10 +33,12 @@ def environment(
     others: further settings without RR_CUDA_SIM_: DRIVER_VERSION, MEMORY_MIB, PCI, PEER, MIG,
         KERNELS (the library of kernels, build_shim.library()).
     """
+    queues: dict[str, str] = {}
     settings: dict[str, object] = {"DEVICES": devices, "SEED": seed, "DELAY_US": delay_us, "NODE": node}
     settings["KERNELS"] = build_shim.library()
     if one_queue:
         settings["CONNECTIONS"] = 1
+        queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # which programs look at, too
     if fail:
         settings["FAIL"] = ",".join(fail)
     if attributes:
@@ -45,4 +47,5 @@ def environment(
         settings["RACE_LOG"] = race_log
     settings.update(others or {})
     folders = [str(build.library().parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    return {"LD_LIBRARY_PATH": ":".join(folders), **{f"RR_CUDA_SIM_{name}": str(v) for name, v in settings.items()}}
+    own = {f"RR_CUDA_SIM_{name}": str(value) for name, value in settings.items()}
+    return {"LD_LIBRARY_PATH": ":".join(folders), **queues, **own}

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "cs.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -27,6 +28,23 @@ static bool overlaps(uintptr_t begin, size_t bytes)
 	return false;
 }
 
+/* By what the processes that share a mapping know it alike. */
+static void find_file(struct cs_host_range *range)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	unsigned long begin, end, offset, inode;
+	char kind, line[4352];
+
+	while (maps && fgets(line, sizeof(line), maps))
+		if (sscanf(line, "%lx-%lx %*3c%c %lx %*s %lu", &begin, &end, &kind, &offset, &inode) == 5 && kind == 's' &&
+		    begin <= range->begin && range->begin < end) {
+			range->inode = inode;
+			range->offset = offset + range->begin - begin;
+		}
+	if (maps)
+		fclose(maps);
+}
+
 /* Enter a range; false: memory is short, or part of it is pinned already. Locked. */
 static bool enter(uintptr_t begin, size_t bytes, unsigned int flags, bool registered)
 {
@@ -39,6 +57,8 @@ static bool enter(uintptr_t begin, size_t bytes, unsigned int flags, bool regist
 	range->flags = flags;
 	range->registered = registered;
 	range->id = ++last_id;
+	if (registered && cs_race_on())
+		find_file(range);
 	range->context = cs_current();
 	range->next = ranges;
 	ranges = range;

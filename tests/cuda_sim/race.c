@@ -16,7 +16,8 @@
  *   {"call": NAME, "host": [THREAD, STEP], "post": P}                                      a request was posted
  *
  * RANGE is [MEMORY, OFFSET, BYTES]. MEMORY is alike in all processes of the machine for device memory ("d" and the
- * inode of its block); pinned host memory is "h" and the process, with the address as offset.
+ * inode of its block), and for host memory that was registered in a mapping which processes share ("s" and its inode);
+ * other pinned host memory is "h" and the process, with the address as offset.
  * EDGE is one of these, in the order in which they happened:
  *   ["after", S, N]           operation N of stream S of this process, and so all earlier ones, came before
  *   ["records", EVENT, RECORD]  the operation is record number RECORD of the event
@@ -155,12 +156,17 @@ CS_EXPORT void cs_note(CUdeviceptr address, size_t bytes, bool writes)
 static const char *range_text(CUdeviceptr address, size_t bytes, char text[96])
 {
 	struct cs_allocation *allocation;
+	struct cs_host_range *pinned;
 
 	pthread_mutex_lock(&cs_lock);
 	allocation = cs_allocation_find(address, 1);
+	pinned = allocation ? NULL : cs_host_find(address, 1);
 	if (allocation)
 		snprintf(text, 96, "[\"d%lu\", %llu, %zu]", (unsigned long)allocation->block->inode,
 			 address - allocation->block->begin, bytes);
+	else if (pinned && pinned->inode)
+		snprintf(text, 96, "[\"s%lu\", %llu, %zu]", (unsigned long)pinned->inode,
+			 address - pinned->begin + pinned->offset, bytes);
 	else
 		snprintf(text, 96, "[\"h%d\", %llu, %zu]", getpid(), address, bytes);
 	pthread_mutex_unlock(&cs_lock);

@@ -9,7 +9,8 @@ missing wait is found whether or not it did harm in that run.
 An adapter's write comes before what a host thread does after a flush, or, where the device needs none, after it has
 polled a completion; its read comes after the request was posted, and before a completion that was polled.
 
-Stores to flags and waits for them do not conflict with each other; two stores to one flag do. Not in the log is how
+Stores to flags and waits for them do not conflict with each other; two stores to one flag do. In host memory that
+processes share only flags conflict between them, as what the host does there is not in the log. Not in the log is how
 processes tell each other, on the host, that memory is ready to be used. So taking memory, giving it back, and the fill
 that is the first access to a piece of memory conflict within their own process only.
 """
@@ -261,8 +262,11 @@ class History:
             return False
         if first.flag and second.flag and not (first.writes and second.writes):
             return False
-        same_process = self.nodes[first.node].process == self.nodes[second.node].process
-        return same_process or not (first.own or second.own)
+        if self.nodes[first.node].process == self.nodes[second.node].process:
+            return True
+        if first.range[0].startswith("s") and not (first.flag and second.flag):
+            return False
+        return not (first.own or second.own)
 
 
 def overlapping(accesses: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
