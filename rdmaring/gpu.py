@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def run(
     """Run on device memory; host arrays are copied there, and back when the operation has ended.
 
     Raises:
-        ArgumentError: ``stream`` on a communicator of host memory.
+        ArgumentError: ``stream`` on a communicator of host memory; a capture of what the host takes part in.
     """
     found = comm._gpu
     if found is None:
@@ -90,16 +90,34 @@ def run(
         found.device.wait_for(handle)
         streams = {handle}
     then = None
-    if any(vector is not None and vector.gpu is None and vector.count for vector in (given, out)):
+    on_host = any(vector is not None and vector.gpu is None and vector.count for vector in (given, out))
+    captured = found.device.is_captured()
+    if captured and (on_host or not native.listed):
+        _refuse_capture(found, native, on_host=on_host)
+    if on_host:
         sends_only = native.shape.collective == "broadcast" and native.shape.root == comm.rank
         given, out, then = _staged(found, given, out, own=async_op, back=not sends_only)
         streams = {None}  # the copy back is the host's
     if native.listed:
-        return _run_listed(comm, found, native, (given, out, result), streams, async_op, timeout_s, then)
+        return _run_listed(comm, found, native, (given, out, result), streams, async_op, timeout_s, then, captured)
     if found.behind:
         found.behind[-1].order(int(found.device.stream))
     found.order()
     return comm._run_here(native, given, out, result, async_op, timeout_s, then)
+
+
+def _refuse_capture(found: attach.Attached, native: NativePlan, *, on_host: bool) -> NoReturn:
+    if on_host:
+        why = "an array is in host memory"
+    elif found.lists is None:
+        why = found.staged_reason
+    else:
+        why = "streams do not run it by themselves (docs/CUDA.md, Streams)"
+    raise ArgumentError(
+        f"{native.shape.collective} is called while its stream is captured in a CUDA graph, and the host takes part in "
+        f"it: {why}; accepted are operations whose links have gpu='cuda_ipc'",
+        hint="end the capture before this call, and launch the graph's parts before and behind it",
+    )
 
 
 def again(
@@ -177,13 +195,13 @@ def _run_listed(
     async_op: bool,
     timeout_s: float | None,
     then: Callable[[], None] | None,
+    captured: bool,
 ) -> Any:
     """vectors: input, output, what is returned. streams: of the owners; with None: not all are known."""
     given, out, result = vectors
     _settle(comm, found, async_op)
     known = tuple(stream for stream in streams if stream is not None)
     opaque = None in streams
-    captured = found.device.is_captured()
     after = known if captured or not (async_op or opaque) else ()
     handles = ffi.new("void *[]", [ffi.cast("void *", stream) for stream in after])
     own = ffi.cast("void *", int(found.device.stream))

@@ -94,6 +94,35 @@ with rr.init(device="cuda") as comm:
     assert of(ran, 3, "error") == ["MismatchError"] * 3
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["host arrays", "between nodes"])
+def test_a_capture_of_what_the_host_does_is_refused(apart: bool, tmp_path: Path) -> None:
+    """With the reason; when the capture has ended the communicator works on."""
+    split = """os.environ["RDMARING_HOST_ID"] = "host" + os.environ["RDMARING_RANK"]\n""" if apart else ""
+    ran = run_gpus(
+        2,
+        split
+        + STREAMS
+        + CAPTURE
+        + f"""
+with rr.init(device="cuda") as comm:
+    p, me = ga.Producer(), comm.rank
+    x = everyone(comm, 3000, np.float32)
+    a = ga.Numba(p, x[me])
+    comm.all_reduce(a)
+    array = a if {apart} else x[me].copy()
+    said_error(lambda: capture(p, lambda: comm.all_reduce(array, stream=p.stream)))
+    comm.all_reduce(a)
+    say(wrong=wrong(a, 2 * x.sum(0)))
+""",
+        tmp_path,
+        seed=23,
+    )
+    why = "between nodes: through pinned host memory" if apart else "an array is in host memory"
+    assert of(ran, 2, "error") == ["ArgumentError"] * 2, ran.output
+    assert all(f"the host takes part in it: {why}; accepted are" in text for text in of(ran, 2, "text"))
+    assert of(ran, 2, "wrong") == [0, 0]
+
+
 COLLECTIVES = """
 with rr.init(device="cuda") as comm:
     p, n, me = ga.Producer(comm._ordinal("cuda")), comm.size, comm.rank

@@ -193,13 +193,21 @@ with rr.init(device="cuda") as comm:
 
 
 @pytest.mark.parametrize(
-    ("kind", "tell", "right"),
-    [("Numba", False, True), ("Torch", False, True), ("Untold", True, True), ("Untold", False, False)],
-    ids=["the interface's stream", "DLPack's order", "stream=", "planted: nobody tells"],
+    ("kind", "tell", "right", "apart"),
+    [
+        ("Numba", False, True, False),
+        ("Torch", False, True, False),
+        ("Untold", True, True, False),
+        ("Untold", True, True, True),
+        ("Untold", False, False, False),
+    ],
+    ids=["the interface's stream", "DLPack's order", "stream=", "stream= between hosts", "planted: nobody tells"],
 )
-def test_producers_are_waited_for(kind: str, tell: bool, right: bool, tmp_path: Path) -> None:
+def test_producers_are_waited_for(kind: str, tell: bool, right: bool, apart: bool, tmp_path: Path) -> None:
     """Late producers: with the order the sums are right; without it, planted, the simulated driver shows wrong ones."""
     source = ORDER.replace("KIND", f"ga.{kind}").replace("TELL", str(tell))
+    if apart:
+        source = """os.environ["RDMARING_HOST_ID"] = "host" + os.environ["RDMARING_RANK"]\n""" + source
     env = {} if right else {"RDMARING_CUDA_IPC": "0"}  # a list is late, too: it may begin behind the producer by chance
     ran = run_gpus(2, source, tmp_path, seed=7, delay_us=20_000, env=env)
     assert ran.code == 0, ran.output
