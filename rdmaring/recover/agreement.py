@@ -197,12 +197,18 @@ class Agreement:
     def _on_here(self, sender: int, here: Here) -> None:
         self.present[sender] = here
         self.missed.discard(sender)
-        for rank, record in here.dead:
-            if rank != self.rank and rank in self.members and rank not in self.dead:
-                self._note_dead(rank, record)
-        if here.heard:
+        told = {rank for rank, _ in here.dead}
+        others = set(self.members) - {self.rank} - self.dead.keys()
+        news = [(rank, record) for rank, record in here.dead if rank in others]
+        for rank, record in news:
+            self._note_dead(rank, record)
+        # One that was on its way when a death was proven here acknowledges nothing of that.
+        knows_all = told >= self.dead.keys() - {sender}
+        if here.heard and knows_all:
             self._acknowledged.add(sender)
         else:
+            self._acknowledged.discard(sender)
+        if not here.heard or not knows_all or news:
             self._send(sender, self._here(sender))
 
     def _on_prepare(self, sender: int, ballot: Ballot) -> None:

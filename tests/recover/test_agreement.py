@@ -46,6 +46,17 @@ def test_no_two_outcomes_in_many_runs() -> None:
     assert found is None, f"seed {found[0]}: {found[1]}" if found else ""
 
 
+def test_what_was_said_before_a_death_does_not_acknowledge_it() -> None:
+    own = agreement(0, 5, patience_s=10.0)
+    own.receive(1, Here(7, 2001, heard=True), 0.0)
+    own.take()
+    own.bury(4, Record(), 0.1)
+    own.receive(1, Here(7, 2001, heard=True), 0.1)  # was on its way
+    told = [message for rank, message in own.take() if rank == 1 and isinstance(message, Here)]
+    assert [rank for rank, _ in told[-1].dead] == [4]
+    assert run(26821) == []  # two survivors waited for each other for ever
+
+
 class Forgetful(Agreement):
     """Takes what a dead rank had accepted for nothing."""
 
