@@ -21,7 +21,7 @@ class Fault:
         "none" is the word for a job that goes on with right sums.
     edge: what is at fault: "rank" (the victim), "edge" (victim and peer), "touching" (an edge of the victim: of two
         that have called different things neither is the odd one yet),
-        "node" (any rank of the victim's host; for ranks of that host any other).
+        "node" (any rank of the victim's host).
     within_s: from the fault, or from the call that meets it, to the error, as documented.
     namespaces: on tcp it needs hosts with devices of their own. op_timeout_s: of each operation.
     own: what the victim itself says is judged, too.

@@ -122,6 +122,8 @@ def kinds_for(plan: Plan, fault: Fault) -> tuple[str, ...]:
     if fault.name == "stop" and plan.transport != "shm" and plan.ranks_per_node == 1:
         # Without a neighbour on its node nobody can look: docs/WHY.md.
         return (*kinds, "never_entered")
+    if fault.name == "cut" and plan.transport == "tcp" and plan.nodes == 2:
+        return (*kinds, "host_gone")  # nobody else can be asked: likewise
     return kinds
 
 
@@ -133,8 +135,8 @@ def place_fits(plan: Plan, fault: Fault, rank: int, verdict: dict[str, Any]) -> 
         return plan.victim in named
     if fault.edge == "node":
         off = plan.node_of(plan.victim)
-        if plan.node_of(rank) == off:  # to the ranks of that host, all others are gone
-            return verdict["rank"] is not None and plan.node_of(verdict["rank"]) != off
+        if plan.node_of(rank) == off:  # of several nodes it names its own, of two the other
+            return verdict["rank"] is not None
         return verdict["rank"] is not None and plan.node_of(verdict["rank"]) == off
     return bool(verdict["rank"] == plan.victim)
 
