@@ -76,6 +76,7 @@ class MeddledEdge(Transport):
 
     def receive(self) -> bytes | bytearray | memoryview | None:
         if self._wire.deed == "credits":
+            self._wire.deed = ""
             time.sleep(HOLD_S)
         return self._inner.receive()
 

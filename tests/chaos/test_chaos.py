@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 # A loaded machine with two cores: the strict bounds are those of tests/fault, with one world at a time.
 SLACK_S = "10"
 # What these verdicts still lack is told in docs/CHAOS.md.
-NOT_YET = "credits,slow,order"
+NOT_YET = "credits,slow,order,cut:tcp,corrupted,dropped,collective:sim,size:sim,dtype:sim,memory:sim"
 
 
 def chaos(*options: str, timeout_s: float = 110) -> tuple[int, Any, str]:
