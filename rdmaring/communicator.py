@@ -322,7 +322,8 @@ class Communicator(Collectives, Messages):
             self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
+        # At the interpreter's end the module may have lost its names already: the kernel closes what is open.
+        if getattr(self, "_handle", None) is not None and globals().get("_log_strangers") is not None:
             self._leave()
 
     def __repr__(self) -> str:

@@ -254,3 +254,10 @@ def test_algorithm_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDMARING_ALGORITHM", "rang")
     with pytest.raises(ValueError, match=r"RDMARING_ALGORITHM is 'rang'; accepted are .*direct"):
         rr.init(0, 1)
+
+
+def test_one_that_is_left_open_ends_in_silence(tmp_path: Path) -> None:
+    """builtins go last, when the modules have lost their names."""
+    source = "import builtins, rdmaring as rr\nbuiltins.held = rr.init(0, 1)\n"
+    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
