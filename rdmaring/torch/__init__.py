@@ -8,8 +8,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed
-
 if TYPE_CHECKING:
     from rdmaring.torch.errors import RingError
     from rdmaring.torch.hooks import Buckets, bf16_hook, plan_hook
@@ -59,5 +57,11 @@ def autoload() -> None:
     """The entry point: to be imported is all there is to do."""
 
 
-if torch.distributed.is_available() and BACKEND.upper() not in dir(torch.distributed.Backend):
-    torch.distributed.Backend.register_backend(BACKEND, _create, devices=["cpu", "cuda"])
+def _register() -> None:
+    import torch.distributed  # not at the top: it may be this import that loads torch, which asks for autoload() then
+
+    if torch.distributed.is_available() and BACKEND.upper() not in dir(torch.distributed.Backend):
+        torch.distributed.Backend.register_backend(BACKEND, _create, devices=["cpu", "cuda"])
+
+
+_register()

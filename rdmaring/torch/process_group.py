@@ -18,7 +18,7 @@ from rdmaring.torch.errors import as_torch_error
 from rdmaring.torch.group import Group
 from rdmaring.torch.messages import Messages
 from rdmaring.torch.operations import Operations, elements, plain_reduction
-from rdmaring.torch.reductions import ReduceOp, kind_of
+from rdmaring.torch.reductions import NAMES, ReduceOp, kind_of
 from rdmaring.torch.tensors import vector
 from rdmaring.torch.work import BaseWork
 
@@ -28,6 +28,9 @@ cast = ffi.cast
 POINTER = ffi.typeof("void *")
 PLANS_MAX = 256
 STRIDED = torch.strided
+# To compare two ReduceOps costs 1.3 us, to hash one 0.1: where the hash tells them apart, it is the key.
+_HASHES = [{hash(ReduceOp(kind)) for kind in NAMES} for _ in range(2)]
+key_of_op: Callable[[Any], Any] = hash if _HASHES[0] == _HASHES[1] and len(_HASHES[0]) == len(NAMES) else ReduceOp
 DONE = BaseWork([])  # of synchronous calls whose caller only waits for it
 
 
@@ -149,7 +152,7 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if opts.asyncOp:
                 return self._allreduce(tensors, opts)
             (tensor,) = tensors
-            plan = self._plans.get((tensor.dtype, tensor.numel(), opts.reduceOp))
+            plan = self._plans.get((tensor.dtype, tensor.numel(), key_of_op(opts.reduceOp)))
             plain = tensor.is_cpu and tensor.layout is STRIDED and tensor.is_contiguous()
         except (AttributeError, ValueError, TypeError):  # another of the signatures, or what _allreduce() refuses
             return self._allreduce(tensors, _options(opts, timeout=timeout))
@@ -177,7 +180,7 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """The plan for the fast path: of dtypes whose tensors are always plain where they are contiguous."""
         if not isinstance(opts.reduceOp, ReduceOp) or self.ring.comm._finite or not tensor.numel():
             return
-        key = (tensor.dtype, tensor.numel(), ReduceOp(kind_of(opts.reduceOp)))
+        key = (tensor.dtype, tensor.numel(), key_of_op(ReduceOp(kind_of(opts.reduceOp))))
         how = plain_reduction(tensor, opts.reduceOp)
         if key in self._plans or how is None or tensor.dtype.is_complex:
             return
@@ -338,9 +341,10 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._operations.run(self._operations.barrier(), [], _options(opts))
 
     @_torch_errors
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier by the store: rank 0 says which ranks did not come. torch's own function refuses all but gloo."""
-        limit_s = self.ring.timeout_s if timeout is None else timeout.total_seconds()
+        limit_s = self.ring.timeout_s if timeout is None else timeout
+        limit_s = limit_s.total_seconds() if isinstance(limit_s, timedelta) else limit_s
         barriers.monitored(self.ring, limit_s, wait_all_ranks)
 
     # ---- messages ----

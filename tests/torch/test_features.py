@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from launchers import environment
 from torches import HERE, figures, finish, packages, start
 
 # bfloat16 on the wire: 8 bits of mantissa in gradients of six steps at rate 0.05
@@ -51,11 +54,22 @@ def test_figures_of_heavy_features_equal_gloos(tmp_path: Path, world: int) -> No
 
 
 @pytest.mark.timeout(600)
-def test_what_each_collective_gives(tmp_path: Path) -> None:
-    ranks = start(packages(), 2, str(HERE / "collectives.py"))
+@pytest.mark.parametrize("script", ["collectives.py"])
+def test_what_collectives_give_and_keep(script: str) -> None:
+    ranks = start(packages(), 2, str(HERE / script))
     said = finish(ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)[-4000:]
     assert all("ALL GOOD" in text for text in said)
+
+
+@pytest.mark.parametrize("autoload", ["0", "1"])
+def test_it_may_be_imported_before_torch(autoload: str) -> None:
+    """torch, which it imports, asks for its entry point then."""
+    code = "import rdmaring.torch, torch.distributed as dist; print(dist.Backend.RDMARING)"
+    own = {"PYTHONPATH": packages(), "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment(own), capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "rdmaring\n"), done.stderr
 
 
 @pytest.mark.timeout(600)
