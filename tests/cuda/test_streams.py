@@ -186,11 +186,15 @@ def test_many_delays(seed: int, tmp_path: Path) -> None:
     collectives(tmp_path, world, 10, seed=100 + seed, delay_us=2000, devices=1 + seed % 4, one_queue=one_queue)
 
 
-@pytest.mark.parametrize("devices", [1, 3])
-def test_no_races(devices: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("devices", "one_queue"), [(1, False), (3, False), (1, True)])
+def test_no_races(devices: int, one_queue: bool, tmp_path: Path) -> None:
+    """With one queue the flags lie in host memory."""
     log = tmp_path / "log"
-    collectives(tmp_path, 3, 2, seed=5, delay_us=300, devices=devices, race_log=log)
-    assert race_checker.check(log) == []
+    collectives(tmp_path, 3, 2, seed=5, delay_us=300, devices=devices, one_queue=one_queue, race_log=log)
+    history = race_checker.read(log)
+    flags = {access.range[0][0] for access in history.accesses if access.flag}
+    assert ("s" in flags) == one_queue
+    assert history.races() == []
 
 
 def test_what_a_call_costs(tmp_path: Path) -> None:
