@@ -31,7 +31,11 @@ def monitored(group: Group, limit_s: float, wait_all_ranks: bool) -> None:
             )
         return
     if limit_s <= 0:
-        raise OperationTimeoutError(f"Rank 0 timed out in monitoredBarrier after {limit_s * 1000:.0f} ms", rank=0)
+        raise OperationTimeoutError(
+            f"Rank 0 timed out in monitoredBarrier after {limit_s * 1000:.0f} ms",
+            hint="give a timeout above zero",
+            rank=0,
+        )
     missing = []
     for rank in range(1, group.size):
         if not _came(group, f"{prefix}/{rank}", deadline):
