@@ -54,7 +54,7 @@ def test_figures_of_heavy_features_equal_gloos(tmp_path: Path, world: int) -> No
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("script", ["collectives.py"])
+@pytest.mark.parametrize("script", ["collectives.py", "contracts.py"])
 def test_what_collectives_give_and_keep(script: str) -> None:
     ranks = start(packages(), 2, str(HERE / script))
     said = finish(ranks)
