@@ -24,7 +24,8 @@ def monitored(group: Group, limit_s: float, wait_all_ranks: bool) -> None:
         group.store.set(f"{prefix}/{group.rank}", b"1")
         if not _came(group, f"{prefix}/all", deadline):
             raise OperationTimeoutError(
-                f"[Rank {group.rank}]: rank 0 did not pass monitoredBarrier in {limit_s * 1000:.0f} ms",
+                f"Rank {group.rank} successfully reached monitoredBarrier, but received errors while waiting for "
+                f"send/recv from rank 0: no word of it in {limit_s * 1000:.0f} ms",
                 hint="see that rank's own output: it names whom it waits for, or it has not come here",
                 rank=group.rank,
                 peer=0,
@@ -32,8 +33,8 @@ def monitored(group: Group, limit_s: float, wait_all_ranks: bool) -> None:
         return
     if limit_s <= 0:
         raise OperationTimeoutError(
-            f"Rank 0 timed out in monitoredBarrier after {limit_s * 1000:.0f} ms",
-            hint="give a timeout above zero",
+            f"Rank 0 timed out in monitoredBarrier after {limit_s * 1000:.0f} ms: no time was left to wait for others",
+            hint="give a timeout above 0",
             rank=0,
         )
     missing = []
