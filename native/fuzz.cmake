@@ -13,7 +13,7 @@ foreach(source IN LISTS fuzz_sources)
 	if(RDMARING_SANITIZE STREQUAL "fuzzer")
 		target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 	else()
-		target_sources(${name} PRIVATE "${fuzz_folder}/harness/replay.c")
+		target_sources(${name} PRIVATE "${fuzz_folder}/harness/replay.c" "${fuzz_folder}/harness/mutate.c")
 		add_dependencies(native_tests ${name})
 		add_test(NAME ${name} COMMAND $<TARGET_FILE:${name}> "${fuzz_folder}/corpus/${corpus}")
 		set_tests_properties(${name} PROPERTIES TIMEOUT 120 ENVIRONMENT

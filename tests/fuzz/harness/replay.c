@@ -1,16 +1,27 @@
-/* replay.c - runs a harness over files, or all files of folders: the kept inputs as tests, without libFuzzer. */
+/*
+ * replay.c - runs a harness over files, or all files of folders: the kept inputs as tests, without libFuzzer.
+ *
+ * FUZZ_SECONDS=N: then damaged copies of them for N seconds, of seed FUZZ_SEED (1). See mutate.c.
+ */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "fuzz.h"
+#include "mutate.h"
 
-static int run_file(const char *path)
+#define KEPT_MAX 4096
+
+static struct mutate_input kept[KEPT_MAX];
+static size_t count;
+
+static void run_file(const char *path)
 {
 	FILE *file = fopen(path, "rb");
 	long size = -1;
 
-	if (!file || fseek(file, 0, SEEK_END) != 0 || (size = ftell(file)) < 0 || fseek(file, 0, SEEK_SET) != 0) {
+	if (!file || fseek(file, 0, SEEK_END) != 0 || (size = ftell(file)) < 0 || fseek(file, 0, SEEK_SET) != 0 ||
+	    count == KEPT_MAX) {
 		fprintf(stderr, "cannot read %s\n", path);
 		exit(2);
 	}
@@ -22,34 +33,39 @@ static int run_file(const char *path)
 	fclose(file);
 	fprintf(stderr, "%s\n", path); /* the last one named is the one that crashed */
 	LLVMFuzzerTestOneInput(bytes, (size_t)size);
-	free(bytes);
-	return 1;
+	kept[count++] = (struct mutate_input){.bytes = bytes, .size = (size_t)size};
 }
 
-static int run(const char *path)
+static void run(const char *path)
 {
 	DIR *folder = opendir(path);
-	int count = 0;
 
-	if (!folder)
-		return run_file(path);
+	if (!folder) {
+		run_file(path);
+		return;
+	}
 	for (struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
 		char name[4096];
 		if (entry->d_name[0] == '.')
 			continue;
 		snprintf(name, sizeof(name), "%s/%s", path, entry->d_name);
-		count += run_file(name);
+		run_file(name);
 	}
 	closedir(folder);
-	return count;
 }
 
 int main(int argc, char **argv)
 {
-	int count = 0;
+	const char *seconds = getenv("FUZZ_SECONDS"), *seed = getenv("FUZZ_SEED");
 
 	for (int i = 1; i < argc; i++)
-		count += run(argv[i]);
-	printf("%d inputs\n", count);
-	return count > 0 ? 0 : 2; /* a corpus that is not there is no success */
+		run(argv[i]);
+	printf("%zu inputs\n", count);
+	if (count == 0)
+		return 2; /* a corpus that is not there is no success */
+	if (seconds)
+		mutate_search(kept, count, strtod(seconds, NULL), seed ? strtoull(seed, NULL, 10) : 1);
+	while (count)
+		free(kept[--count].bytes);
+	return 0;
 }
