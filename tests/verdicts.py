@@ -35,6 +35,36 @@ def stop_soon(pid, after_s):
     if os.fork() == 0:
         time.sleep(after_s); os.kill(pid, signal.SIGSTOP); os._exit(0)
 """
+# A loaded machine takes the processor from ranks, and then no edge is called slow. Some control groups allow no rank this.
+PREFERRED = """
+try:
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+except PermissionError as error:
+    print(f"not preferred: {error}")
+
+def judged_with_processor(call):
+    waited = lambda: int(open("/proc/thread-self/schedstat").read().split()[1]) / 1e9
+    before, begin = waited(), time.monotonic()
+    judged(call)
+    say(starved=(waited() - before) / (time.monotonic() - begin))
+"""
+# Over the edge 1->2 a message waits for its turn: so many bytes a second.
+SLOW_EDGE = """
+from rdmaring.transport import Sockets
+class Throttled(Sockets):
+    name = "throttled"
+    next = 0.0
+    def send(self, head, body):
+        slow = self.edge.rank == 1 and self.edge.peer == 2
+        if slow and time.monotonic() < self.next:
+            return False
+        taken = super().send(head, body)
+        if taken and slow:
+            self.next = time.monotonic() + len(body) / 1e6
+        return taken
+    def due_s(self):
+        return self.next if self.next > time.monotonic() else None
+"""
 FAR = {"shm": {}, "tcp": {"FAR": "1"}, "mixed": {"FAR": "1", "PER": "2"}}
 
 
@@ -46,6 +76,18 @@ def verdict(ran: Ran, rank: int) -> dict[str, Any]:
     found = ran.of(rank, "verdict")
     assert found is not None, ran.output
     return dict(found)
+
+
+def slow_edge(ran: Ran, world: int, rank: int, peer: int) -> dict[str, Any] | None:
+    """All say that this edge is slow. None: no rank says so, for a rank of them wanted a processor."""
+    found = [ran.of(each, "verdict") for each in range(world)]
+    if max(ran.of(each, "starved") for each in range(world)) > 0.2 and found == [None] * world:
+        return None
+    for each in found:
+        assert each is not None and (each["kind"], each["rank"], each["peer"]) == ("slow", rank, peer), ran.output
+        assert "bytes were under way on it" in each["evidence"][0], each
+        assert "wanted a processor" in each["evidence"][1], each
+    return dict(found[0])
 
 
 def agreed(ran: Ran, ranks: tuple[int, ...], kind: str, culprit: int | None) -> dict[str, Any]:

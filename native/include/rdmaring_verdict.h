@@ -94,6 +94,12 @@ typedef struct rr_rank_seen {
 	/* the last wait of the same process in any communicator */
 	uint64_t else_comm, else_op, else_process, else_quiet_ns;
 	int32_t else_peer, else_kind;
+	/* its busiest edge, to pace_peer (-1: none), of the time that it has spent in operations and out of them */
+	int32_t pace_peer, pace_far;
+	int32_t busy_permille;    /* share in which it was under way */
+	int32_t starved_permille; /* share in which this rank had no processor and wanted one; -1: not known */
+	uint64_t pace_span_ns;
+	uint64_t pace_moved_ns, pace_age_ns; /* since bytes moved last; since it told this */
 	char call[240]; /* what it called last, for people */
 	char host[40];
 	rr_verdict verdict; /* of a rank that failed */
@@ -111,6 +117,8 @@ RR_API uint64_t rr_page_bytes(void);
 RR_API int32_t rr_page_read(const void *bytes, uint64_t size, uint64_t now_ns, rr_rank_seen *out);
 /* Why `from` does not get on with `op`: seen[world], by rank. kind stays RR_VERDICT_NONE where nothing shows. */
 RR_API void rr_verdict_search(const rr_rank_seen *seen, int32_t world, int32_t from, uint64_t op, rr_verdict *out);
+/* Whether all get on and one edge holds them up. kind is RR_VERDICT_SLOW or RR_VERDICT_NONE. */
+RR_API void rr_verdict_slow(const rr_rank_seen *seen, int32_t world, uint64_t op, rr_verdict *out);
 
 /* [cdef-end] */
 

@@ -98,6 +98,7 @@ struct rr_comm {
 	bool judged; /* the pages of this process say that it waits in this communicator */
 	uint64_t judged_position;
 	uint64_t judged_told_ns;
+	struct rr_pacing *pacing; /* judge_pace.c; NULL before the first look */
 	uint64_t doubt_op, doubt_until_ns; /* judge_time.c: the operation whose time-out waits for others' answers */
 	/* failure */
 	bool failed;
@@ -168,6 +169,9 @@ void rr_judge_end(struct rr_comm *comm);
 void rr_judge_waits(struct rr_comm *comm);
 /* An operation has ended that had waited so long. */
 void rr_judge_moves(struct rr_comm *comm);
+/* judge_pace.c: which edge is under way, sampled when this rank looks around while it waits. waits: as in its page. */
+void rr_judge_pace(struct rr_comm *comm, const uint64_t waits[2], uint64_t now_ns);
+void rr_judge_pace_end(struct rr_comm *comm);
 /* Records of all ranks, to be freed; NULL without memory. */
 rr_rank_seen *rr_judge_see(struct rr_comm *comm);
 /* For rr_far_neighbours(). user: the communicator. */

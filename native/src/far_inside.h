@@ -84,6 +84,7 @@ struct rr_state_message {
 	uint64_t position;
 	uint64_t wait_op, waits[2], waited_ns, quiet_ns; /* as in the page; quiet_ns all ones: it never waited */
 	uint64_t else_comm, else_op, else_wait, else_process, else_quiet_ns;
+	uint64_t pace_word, pace_span_ns, pace_moved_ns, pace_age_ns; /* as in the page */
 	struct rr_descriptor descriptor;
 };
 

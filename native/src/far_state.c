@@ -41,6 +41,10 @@ void rr_far_fill_state(const struct rr_far *far, uint64_t op, struct rr_state_me
 	state->else_wait = rr_own64(&page->elsewhere.wait);
 	state->else_process = rr_own64(&page->elsewhere.process);
 	state->else_quiet_ns = age(rr_own64(&page->elsewhere.seen_ns), now_ns);
+	state->pace_word = rr_own64(&page->pace.word);
+	state->pace_span_ns = rr_own64(&page->pace.span_ns);
+	state->pace_moved_ns = age(rr_own64(&page->pace.moved_ns), now_ns);
+	state->pace_age_ns = age(rr_own64(&page->pace.seen_ns), now_ns);
 	if (op && entry >> 8 == op) {
 		state->op = op;
 		state->descriptor = page->descriptors[(entry & 0xff) % RR_DESCRIPTOR_COUNT];
@@ -110,4 +114,8 @@ void rr_far_take_state(struct rr_far *far, struct rr_edge *edge, const struct rr
 	rr_note64(&page->elsewhere.wait, state->else_wait);
 	rr_note64(&page->elsewhere.process, state->else_process);
 	rr_note64(&page->elsewhere.seen_ns, moment(state->else_quiet_ns, now_ns));
+	rr_note64(&page->pace.word, state->pace_word);
+	rr_note64(&page->pace.span_ns, state->pace_span_ns);
+	rr_note64(&page->pace.moved_ns, moment(state->pace_moved_ns, now_ns));
+	rr_note64(&page->pace.seen_ns, moment(state->pace_age_ns, now_ns));
 }

@@ -51,6 +51,7 @@ void rr_judge_end(struct rr_comm *comm)
 	if (*link)
 		*link = comm->judged_next;
 	pthread_mutex_unlock(&list_lock);
+	rr_judge_pace_end(comm);
 }
 
 /* ---- what this rank waits in ---- */
@@ -120,7 +121,9 @@ void rr_judge_waits(struct rr_comm *comm)
 	uint64_t now_ns = rr_now_ns(), waits[2], op = work ? work->op : 0;
 	uint64_t position = rr_own64(&comm->shm.page->position);
 
-	if (!find_waits(comm, work, waits))
+	bool waits_for_somebody = find_waits(comm, work, waits);
+	rr_judge_pace(comm, waits, now_ns);
+	if (!waits_for_somebody)
 		return;
 	if (rr_own64(&told->op) != op || rr_own64(&told->waits[0]) != waits[0] || rr_own64(&told->waits[1]) != waits[1] ||
 	    comm->judged_position != position) {

@@ -115,6 +115,8 @@ struct rr_link_ops {
 	rr_status (*tiny_peek)(struct rr_link *in, uint32_t serial, uint64_t *tag, const void **payload, uint32_t *bytes);
 	/* After an error: when it returns nobody touches this rank's memory by this link any more. May be NULL. */
 	void (*sever)(struct rr_link *link);
+	/* 0: all that was handed over is with the peer's kernel, else a number that changes with it. NULL: not known, waiting for credit tells. */
+	uint64_t (*outstanding)(struct rr_link *out);
 	/* How the edge is served, for people: device, rail, and why not better. May be NULL. */
 	void (*describe)(struct rr_link *link, rr_link_facts *facts);
 

@@ -4,8 +4,10 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -91,7 +93,21 @@ static void describe(struct rr_link *link, rr_link_facts *facts)
 	facts->streams = edge->stream_count;
 }
 
-static const struct rr_link_ops tcp_ops = {.transport = "tcp", .describe = describe, .close = close_end};
+static uint64_t outstanding(struct rr_link *out)
+{
+	const struct rr_stream_edge *edge = rr_stream_edge_of(out);
+	uint64_t bytes = 0;
+
+	for (uint32_t s = 0; s < edge->stream_count; s++) {
+		int held = 0;
+		bytes += edge->streams[s].count; /* frames: not in the socket yet */
+		if (edge->streams[s].socket >= 0 && ioctl(edge->streams[s].socket, SIOCOUTQ, &held) == 0 && held > 0)
+			bytes += (uint64_t)held;
+	}
+	return bytes;
+}
+
+static const struct rr_link_ops tcp_ops = {.transport = "tcp", .outstanding = outstanding, .describe = describe, .close = close_end};
 
 rr_status rr_link_tcp_open(struct rr_far *far, int32_t peer, uint32_t streams, uint64_t slot_bytes, bool late,
 			   struct rr_link **out, struct rr_link **in)

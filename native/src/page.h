@@ -13,7 +13,8 @@
  *      5  opens[16]       see wire.h
  *     21  waiting         what the owner waits in; written when it looks around, never by slice
  *     22  elsewhere       what its process waited in last, in whichever communicator
- *     23  descriptors[64]
+ *     23  pace            how busy its busiest edge is; written when it looks around while it waits
+ *     24  descriptors[64]
  *         error           written before state says FAILED
  *         consumed[2 * count] per sender of the node: transfers released by this rank, one line each; of
  *                         operations, then of messages
@@ -33,7 +34,7 @@
 #include "wire.h"
 
 #define RR_PAGE_MAGIC 0x45474150474e5252ull /* "RRNGPAGE" */
-#define RR_PAGE_VERSION 5                    /* raise on any change to this picture */
+#define RR_PAGE_VERSION 6                    /* raise on any change to this picture */
 #define RR_ENTRY_COUNT 16u                   /* operations back that can be told apart */
 #define RR_DESCRIPTOR_COUNT 64u              /* fits the low byte of an entry */
 #define RR_MAILBOX_LINE_BYTES 56u            /* payload beside the tag */
@@ -75,6 +76,16 @@ struct rr_elsewhere {
 };
 _Static_assert(sizeof(struct rr_elsewhere) == 64, "so is what its process does");
 
+/* far << 63 | peer (31 bits) << 32 | share of the time in which that edge was under way << 16 | share without a processor; in 1/1000 */
+struct rr_pace {
+	alignas(RR_CACHE_LINE) _Atomic uint64_t word; /* RR_PACE_NOT_KNOWN in the last place: the kernel does not tell */
+	_Atomic uint64_t span_ns;           /* what the shares are of; old times count half */
+	_Atomic uint64_t moved_ns, seen_ns; /* when bytes moved last; when it was written */
+};
+_Static_assert(sizeof(struct rr_pace) == 64, "so is its pace");
+
+#define RR_PACE_NOT_KNOWN 0xffffu
+
 struct rr_page {
 	alignas(RR_CACHE_LINE) uint64_t magic;
 	uint32_t version;
@@ -99,6 +110,7 @@ struct rr_page {
 	struct rr_open opens[RR_ENTRY_COUNT];
 	struct rr_waiting waiting;
 	struct rr_elsewhere elsewhere;
+	struct rr_pace pace;
 	alignas(RR_CACHE_LINE) struct rr_descriptor descriptors[RR_DESCRIPTOR_COUNT];
 	rr_error error;
 };

@@ -44,6 +44,22 @@ static void read_verdict(const struct rr_page *page, struct rr_rank_seen *out)
 	out->verdict.evidence[sizeof(out->verdict.evidence) - 1] = 0;
 }
 
+static uint64_t age_of(uint64_t seen_ns, uint64_t now_ns);
+
+static void read_pace(const struct rr_page *page, uint64_t now_ns, struct rr_rank_seen *out)
+{
+	uint64_t word = rr_own64(&page->pace.word);
+	uint32_t starved = (uint32_t)word & 0xffffu;
+
+	out->pace_age_ns = age_of(rr_own64(&page->pace.seen_ns), now_ns);
+	out->pace_moved_ns = age_of(rr_own64(&page->pace.moved_ns), now_ns);
+	out->pace_span_ns = rr_own64(&page->pace.span_ns);
+	out->pace_peer = out->pace_age_ns == UINT64_MAX ? -1 : (int32_t)(word >> 32 & 0x7fffffff);
+	out->pace_far = (int32_t)(word >> 63);
+	out->busy_permille = (int32_t)(word >> 16 & 0xffff);
+	out->starved_permille = starved == RR_PACE_NOT_KNOWN ? -1 : (int32_t)starved;
+}
+
 /* Clocks of two processes may be read in the other order. */
 static uint64_t age_of(uint64_t seen_ns, uint64_t now_ns)
 {
@@ -92,6 +108,7 @@ void rr_page_seen(const struct rr_page *page, uint64_t now_ns, struct rr_rank_se
 	out->else_op = rr_own64(&page->elsewhere.op);
 	out->else_process = rr_own64(&page->elsewhere.process);
 	out->else_quiet_ns = age_of(rr_own64(&page->elsewhere.seen_ns), now_ns);
+	read_pace(page, now_ns, out);
 	if (out->page_state == RR_PAGE_FAILED)
 		read_verdict(page, out);
 }

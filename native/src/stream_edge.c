@@ -35,6 +35,17 @@ static void flush(struct rr_link *out)
 	(void)out; /* the stream wakes the peer */
 }
 
+/* Frames that no stream has taken: what the peer has not acknowledged shows only in a socket. */
+static uint64_t queued(struct rr_link *out)
+{
+	const struct rr_stream_edge *edge = rr_stream_edge_of(out);
+	uint64_t frames = 0;
+
+	for (uint32_t s = 0; s < edge->stream_count; s++)
+		frames += edge->streams[s].count;
+	return frames;
+}
+
 static const struct rr_link_ops stream_ops = {
 	.open_post = rr_stream_open_post,
 	.open_peek = rr_stream_open_peek,
@@ -46,6 +57,7 @@ static const struct rr_link_ops stream_ops = {
 	.peek = rr_stream_peek,
 	.release = rr_stream_release,
 	.flush = flush,
+	.outstanding = queued,
 	.progress = rr_stream_push,
 	.tiny_post = rr_stream_tiny_post,
 	.tiny_peek = rr_stream_tiny_peek,
@@ -60,6 +72,8 @@ rr_status rr_stream_edge_init(struct rr_stream_edge *edge, struct rr_far *far, i
 	edge->ops = stream_ops;
 	edge->ops.transport = ops->transport;
 	edge->ops.describe = ops->describe;
+	if (ops->outstanding)
+		edge->ops.outstanding = ops->outstanding;
 	edge->ops.close = ops->close;
 	if (ops->progress)
 		edge->ops.progress = ops->progress;

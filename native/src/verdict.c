@@ -295,6 +295,8 @@ static void find_edge(const struct search *search, rr_verdict *out)
 	if (found < 0)
 		return;
 	const rr_rank_seen *to = &search->seen[found], *from = &search->seen[to->wait_peer[0]];
+	if (to->pace_peer >= 0 && to->pace_age_ns < RR_STALE_NS && to->pace_moved_ns < RR_STALE_NS)
+		return; /* it gets on */
 	rr_verdict_set(out, RR_VERDICT_LINK_DOWN, from, to, search->op);
 	rr_verdict_note(out, "rank %d waits in row %d for data of rank %d, which %s", to->rank, to->wait_row[0], from->rank,
 			sure ? "has sent it" : "waits itself, and no rank is further behind");
@@ -330,6 +332,11 @@ static void follow(struct search *search, rr_verdict *out)
 		for (int side = 0; side < 2; side++)
 			if (rank->wait_kind[side])
 				reach(search, rank->wait_peer[side], r);
+	}
+	if (best == RR_VERDICT_NONE) {
+		rr_verdict_slow(search->seen, search->world, search->op, out);
+		if (out->kind != RR_VERDICT_NONE)
+			return;
 	}
 	if (best == RR_VERDICT_NONE && busy >= 0) {
 		best = RR_VERDICT_NO_CREDIT;

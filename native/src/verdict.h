@@ -3,6 +3,8 @@
  *
  *   page_read.c  a page -> rr_rank_seen
  *   verdict.c    records of all ranks -> verdict; pure
+ *   verdict_slow.c the same, of ranks that get on
+ *   judge_pace.c how busy this rank's edges are -> its page
  *   judge_time.c what others are asked before a time-out is judged
  *   judge.c      a communicator and its error -> verdict; and what this rank waits in -> its page
  *

@@ -15,6 +15,7 @@
 #include "status.h"
 
 #define TELL_STATE_NS (50 * RR_NS_PER_MS)   /* waited: then far ranks are told what this one is in */
+#define TELL_PACE_NS (1 * RR_NS_PER_S)      /* and then in any case: it may get on, and slowly */
 #define CLAIM_NS (20 * RR_NS_PER_MS)        /* in which a rank of this node that found first says what */
 #define CLAIM_LOOK_NS 200000                /* how often it is looked for */
 
@@ -311,7 +312,8 @@ static int32_t look_far(struct rr_comm *comm, const struct rr_work *work, int32_
 	bool meeting = work->plan->mailbox || comm->engine.phase == RR_OPENING;
 	uint64_t now_ns = rr_now_ns();
 	bool waits = now_ns - rr_own64(&comm->shm.page->waiting.since_ns) > TELL_STATE_NS;
-	if ((meeting && now_ns - work->started_ns > TELL_STATE_NS) || waits)
+	bool long_under_way = now_ns - work->started_ns > TELL_PACE_NS;
+	if ((meeting && now_ns - work->started_ns > TELL_STATE_NS) || waits || long_under_way)
 		rr_far_tell_state(comm->far, work->op);
 	return dead >= 0 ? dead : lost;
 }

@@ -192,7 +192,11 @@ def judge(members: dict[int, Any], world: int) -> Verdict | None:
         certain = found.kind in (lib.RR_VERDICT_DIED, lib.RR_VERDICT_STOPPED, lib.RR_VERDICT_ORDER)
         if verdict is not None and (certain or seen.waited_ns > STUCK_S * 1e9):
             return verdict
-    return _unmissed(members, ("stopped", "frozen"))
+    stopped = _unmissed(members, ("stopped", "frozen"))
+    if stopped is not None:
+        return stopped
+    lib.rr_verdict_slow(records, world, max(seen.op_entered for seen in members.values()), found)
+    return verdict_of(found)
 
 
 def _waits_now(seen: Any) -> bool:
