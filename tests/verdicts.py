@@ -35,7 +35,7 @@ def stop_soon(pid, after_s):
     if os.fork() == 0:
         time.sleep(after_s); os.kill(pid, signal.SIGSTOP); os._exit(0)
 """
-# A loaded machine takes the processor from ranks, and then no edge is called slow. Some control groups allow no rank this.
+# A loaded machine takes the processor from ranks, and then no edge is called slow. Not all control groups allow this.
 PREFERRED = """
 try:
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
