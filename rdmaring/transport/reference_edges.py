@@ -16,9 +16,9 @@ from rdmaring.rendezvous.interfaces import own_addresses
 from rdmaring.transport import wire
 
 GREETING_MAGIC = 0x46525252  # "RRRF"
-GREETING_VERSION = 2
+GREETING_VERSION = 3
 CONTROL = 0xFFFF  # the stream number of a control connection
-SETUP, STATE, FAILED, CLOSED = 1, 2, 3, 4  # kinds of control messages
+SETUP, STATE, FAILED, CLOSED, WITNESS = 1, 2, 3, 4, 6  # kinds of control messages
 BODY_MAX = 4096
 TRY_S = 1.0  # for one address of several to answer
 
@@ -77,7 +77,7 @@ class Edge:
                 raise WireError(f"rank {self.peer} failed: {wire.text_of(error.message)}")
             elif head.kind == CLOSED:
                 self.closed = True
-            elif head.kind != STATE:  # STATE tells what a waiting rank is in: nothing to do for one that works
+            elif head.kind not in (STATE, WITNESS):  # what waiting ranks are in, and know: nothing to do for one that works
                 raise WireError(f"rank {self.peer} sends a message of kind {head.kind}")
 
     def close(self) -> None:

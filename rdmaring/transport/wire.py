@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 WIRE_VERSION = 7
-PAGE_VERSION = 5
+PAGE_VERSION = 6
 ADDRESSES_MAX = 16
 RAILS_MAX = 8
 RAIL_GIDS_MAX = 4
@@ -175,7 +175,23 @@ STATE = Layout(
     ("else_wait", "Q"),
     ("else_process", "Q"),
     ("else_quiet_ns", "Q"),
+    ("pace_word", "Q"),
+    ("pace_span_ns", "Q"),
+    ("pace_moved_ns", "Q"),
+    ("pace_age_ns", "Q"),
     ("descriptor", f"{DESCRIPTOR.size}s"),
+)
+WITNESS = Layout(
+    "struct rr_witness_message",
+    "far_inside.h",
+    ("about", "i"),
+    ("asks", "I"),
+    ("life", "i"),
+    ("silent_ms", "I"),
+    ("quiet_ms", "I"),
+    ("pad", "I"),
+    ("op_done", "Q"),
+    ("op_entered", "Q"),
 )
 VERDICT = Layout(
     "rr_verdict",
@@ -275,6 +291,7 @@ LAYOUTS = (
     OPEN,
     DESCRIPTOR,
     STATE,
+    WITNESS,
     VERDICT,
     ERROR,
     FAILED,
