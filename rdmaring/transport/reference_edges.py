@@ -77,7 +77,7 @@ class Edge:
                 raise WireError(f"rank {self.peer} failed: {wire.text_of(error.message)}")
             elif head.kind == CLOSED:
                 self.closed = True
-            elif head.kind not in (STATE, WITNESS):  # what waiting ranks are in, and know: nothing to do for one that works
+            elif head.kind not in (STATE, WITNESS):  # nothing to do for a rank that works
                 raise WireError(f"rank {self.peer} sends a message of kind {head.kind}")
 
     def close(self) -> None:
