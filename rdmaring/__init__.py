@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rdmaring._version import __version__
@@ -45,7 +47,7 @@ from rdmaring.verdict import Verdict
 logging.getLogger("rdmaring").addHandler(logging.NullHandler())  # silent unless the program, or RDMARING_LOG, says so
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rdmaring.communicator import Communicator
     from rdmaring.plan import Plan
@@ -176,19 +178,43 @@ def init(
     links["restore"] = restore
     chosen = _settings(timeout_s, reorder, transport=group.served(transport), tuning=tuning, probe=probe, **links)
     file = group.tuning_file(chosen)
+    phases = _Phases()
     meeting = _meet(rank, size, address, chosen.timeout_s, store=store, mpi=mpi)
+    phases.end("the ranks met")
     chosen = replace(chosen, key=meeting.key)
     comm = _create(meeting, chosen)
+    phases.end("links")
     try:
         group.set_ring(comm)
-        group.set_constants(comm, meeting.exchange, file)
+        with _rendezvous_errors_as_ours():
+            group.set_constants(comm, meeting.exchange, file)
         stand(comm, meeting)
+        phases.end("agreement")
         _prepare(comm, chosen.probe, reorder is True, device)
+        phases.end("probes and GPU")
     except BaseException:
         comm.close()
         raise
+    phases.log(comm)
     _trace_program(comm)
     return comm
+
+
+class _Phases:
+    """How long each part of init() took: told at level info, for worlds whose set-up is slow."""
+
+    def __init__(self) -> None:
+        self._ends = [("", time.monotonic())]
+
+    def end(self, name: str) -> None:
+        self._ends.append((name, time.monotonic()))
+
+    def log(self, comm: Communicator) -> None:
+        parts = zip(self._ends, self._ends[1:], strict=False)
+        told = ", ".join(f"{name} {end - begin:.3f} s" for (_, begin), (name, end) in parts)
+        whole_s = self._ends[-1][1] - self._ends[0][1]
+        message = "rank %d: set-up of %d ranks took %.3f s: %s"
+        logging.getLogger("rdmaring").info(message, comm.rank, comm.size, whole_s, told)
 
 
 def _create(meeting: Any, chosen: Any) -> Communicator:
@@ -197,7 +223,8 @@ def _create(meeting: Any, chosen: Any) -> Communicator:
     from rdmaring.communicator import Communicator
 
     try:
-        handle = group.create(meeting.rank, meeting.world, meeting.exchange, chosen)
+        with _rendezvous_errors_as_ours():
+            handle = group.create(meeting.rank, meeting.world, meeting.exchange, chosen)
     except BaseException:
         meeting.close()
         raise
@@ -222,11 +249,21 @@ def _meet(*place: Any, **ways: Any) -> Any:
     from rdmaring._native import ffi, lib
 
     try:
-        return rendezvous.join(*place, **ways, wire=ffi.string(lib.rr_wire_name()).decode())
-    except rendezvous.RendezvousError as error:
-        raise SetupError(str(error), hint=error.hint) from error
+        with _rendezvous_errors_as_ours():
+            return rendezvous.join(*place, **ways, wire=ffi.string(lib.rr_wire_name()).decode())
     except ValueError as error:
         raise ArgumentError(str(error)) from None
+
+
+@contextmanager
+def _rendezvous_errors_as_ours() -> Iterator[None]:
+    """Also of the rounds in which the communicator is made: a rank leaves, or does not come."""
+    from rdmaring import rendezvous
+
+    try:
+        yield
+    except rendezvous.RendezvousError as error:
+        raise SetupError(str(error), hint=error.hint) from error
 
 
 def _prepare(comm: Communicator, probe: bool, reorder: bool, device: Any) -> None:

@@ -171,6 +171,7 @@ struct rr_far {
 	bool pass_is_dear; /* an edge has data sockets */
 	uint32_t attending; /* channels that want to be attended to */
 	uint64_t strangers;
+	bool out_of_files; /* the last socket could not be had */
 	char stranger[160];
 	pthread_mutex_t notes_lock;
 	uint32_t notes_written, notes_read; /* note n at n % RR_FAR_NOTES_MAX */

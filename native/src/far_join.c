@@ -90,6 +90,7 @@ void rr_far_dial(struct rr_far *far, struct rr_edge *edge, uint16_t stream)
 	int socket = rr_net_dial(target);
 
 	edge->dial_again_ns = UINT64_MAX;
+	far->out_of_files = far->out_of_files || socket == -EMFILE;
 	if (socket < 0) {
 		snprintf(edge->failure, sizeof(edge->failure), "%s: %s", rr_net_text(&target->address, text), strerror(-socket));
 		edge->dial_again_ns = rr_now_ns() + DIAL_PAUSE_NS;
@@ -121,8 +122,10 @@ void rr_far_accept(struct rr_far *far)
 		socklen_t size = sizeof(address);
 		int socket = accept4(far->listener, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-		if (socket < 0)
+		if (socket < 0) {
+			far->out_of_files = far->out_of_files || errno == EMFILE;
 			return; /* none, or one that has gone again */
+		}
 		rr_net_prepare(socket);
 		struct rr_pending *pending = take_pending(far, socket, STRANGER_NS);
 		if (!pending) {

@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "far_inside.h"
+#include "process.h"
 #include "status.h"
 
 #define REFUSED_NS (1 * RR_NS_PER_S)      /* all addresses tried again and again, and nobody listens */
@@ -101,6 +102,10 @@ rr_status rr_far_want(struct rr_far *far, int32_t peer, uint32_t channel)
 {
 	struct rr_edge *edge = &far->edges[peer];
 
+	if (far->out_of_files) {
+		far->out_of_files = false;
+		return rr_process_out_of_files("a connection between nodes");
+	}
 	if (edge->state == RR_EDGE_UP && edge->served[channel].streams && edge->served[channel].stream_first >= edge->streams_wanted)
 		want_late(far, edge);
 	if (edge->state == RR_EDGE_UP || edge->state == RR_EDGE_ENDED)

@@ -56,6 +56,7 @@ static const struct {
 	{RR_ERR_SETUP, "slots are", "give all ranks the same options and RDMARING_ variables"},
 	{RR_ERR_SETUP, "rank %d uses another GID", "keep the addresses of the RDMA ports while a job starts; start it again"},
 	/* ---- the system ---- */
+	{RR_ERR_SYSTEM, "too many open files", "raise the limit: ulimit -n, LimitNOFILE= of the service, docker --ulimit nofile=65536; rdmaring doctor tells what a rank needs"},
 	{RR_ERR_SYSTEM, "epoll", "raise the limit on open files (ulimit -n)"},
 	{RR_ERR_SYSTEM, "timerfd", "raise the limit on open files (ulimit -n)"},
 	{RR_ERR_SYSTEM, "cannot start the progress thread", "raise the limit on processes (ulimit -u), or the pids limit of the container"},

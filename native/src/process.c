@@ -6,7 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include "status.h"
 
 #define STATE_FIELD 3  /* of /proc/PID/stat, as proc(5) counts them */
 #define START_FIELD 22
@@ -78,4 +81,13 @@ uint64_t rr_process_start_time(void)
 	char state;
 
 	return read_stat("/proc/self/stat", &state, &started) ? started : 0;
+}
+
+rr_status rr_process_out_of_files(const char *purpose)
+{
+	struct rlimit limit = {0};
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	return rr_fail(RR_ERR_SYSTEM, "too many open files: this process may have %llu (RLIMIT_NOFILE), and needs one more for %s",
+		       (unsigned long long)limit.rlim_cur, purpose);
 }

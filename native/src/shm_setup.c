@@ -30,9 +30,11 @@ struct introduction { /* the first message on a pair's socket, with the segment'
 	uint8_t token[RR_TOKEN_BYTES];
 };
 
+enum { NOT_PROVEN = 1, TURNED_AWAY = 2 /* by a rank that failed before: its outcome holds the cause */ };
+
 struct outcome { /* followed by world bytes: whose ordinary memory we can read */
 	int32_t status;
-	int32_t unproven; /* what claimed to be this node could not be reached, or was not it */
+	int32_t unproven; /* what claimed to be this node could not be reached, or was not it: NOT_PROVEN, TURNED_AWAY */
 	char message[248];
 };
 
@@ -205,16 +207,36 @@ static rr_status connect_lower(struct rr_shm *shm, const struct rr_hello *hellos
 	return RR_OK;
 }
 
+/* Until a rank connects, or one that has connected before gives up. */
+static rr_status wait_connected(const struct rr_shm *shm, int listener, uint64_t deadline_ns)
+{
+	struct pollfd items[NODE_COUNT_MAX + 1] = {{.fd = listener, .events = POLLIN}};
+	nfds_t count = 1;
+	uint64_t now = rr_now_ns();
+	int ready;
+
+	for (int32_t r = 0; r < shm->world; r++)
+		if (shm->peers[r].socket >= 0)
+			items[count++] = (struct pollfd){.fd = shm->peers[r].socket, .events = POLLRDHUP};
+	do {
+		ready = now >= deadline_ns ? 0 : poll(items, count, (int)((deadline_ns - now) / RR_NS_PER_MS) + 1);
+	} while (ready < 0 && errno == EINTR);
+	if (ready <= 0)
+		return rr_fail(RR_ERR_SETUP, "timed out waiting for the higher ranks of this node");
+	return items[0].revents ? RR_OK : rr_fail(RR_ERR_LINK, "the peer's end of a node's socket is closed");
+}
+
 static rr_status accept_higher(struct rr_shm *shm, int listener, const struct rr_hello *hellos, uint64_t deadline_ns)
 {
 	for (int32_t left = shm->count - 1 - shm->index[shm->rank]; left > 0; left--) {
 		int32_t who = -1;
-		rr_status status = wait_readable(listener, deadline_ns, "the higher ranks of this node");
+		rr_status status = wait_connected(shm, listener, deadline_ns);
 		if (status < 0)
 			return status;
 		int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		if (socket < 0)
-			return rr_fail(RR_ERR_SETUP, "accept: %s", strerror(errno));
+			return errno == EMFILE ? rr_process_out_of_files("a rank of this node")
+					       : rr_fail(RR_ERR_SETUP, "accept: %s", strerror(errno));
 		status = meet(shm, socket, hellos, deadline_ns, &who);
 		if (status == RR_ERR_PROTOCOL) {
 			close(socket); /* not one of us: go on listening */
@@ -232,6 +254,23 @@ static rr_status accept_higher(struct rr_shm *shm, int listener, const struct rr
 	return RR_OK;
 }
 
+/* This rank has failed to join: those of its node that wait for its word shall not wait in vain. */
+static void turn_away(struct rr_shm *shm, int listener)
+{
+	struct pollfd item = {.fd = listener, .events = POLLIN};
+
+	for (int32_t r = 0; r < shm->world; r++)
+		if (r != shm->rank && rr_shm_has(shm, r))
+			rr_shm_part(shm, r);
+	shutdown(listener, SHUT_RDWR);
+	while (poll(&item, 1, 0) > 0) {
+		int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		if (socket < 0)
+			return;
+		close(socket);
+	}
+}
+
 static rr_status join_sockets(struct rr_shm *shm, int listener, const struct rr_hello *hellos)
 {
 	uint64_t deadline_ns = rr_now_ns() + SETUP_TIMEOUT_NS;
@@ -243,6 +282,8 @@ static rr_status join_sockets(struct rr_shm *shm, int listener, const struct rr_
 	for (int32_t r = 0; r < shm->rank && status >= 0; r++)
 		if (rr_shm_has(shm, r))
 			status = meet(shm, shm->peers[r].socket, hellos, deadline_ns, &who);
+	if (status < 0)
+		turn_away(shm, listener);
 	return status;
 }
 
@@ -282,15 +323,17 @@ static void take_apart(struct rr_shm *shm, const char *all, size_t bytes, int32_
 	int32_t own = node[shm->rank];
 
 	for (int32_t n = 0; n < shm->world; n++) {
-		bool failed = false;
-		for (int32_t r = 0; r < shm->world && !failed; r++) {
+		int32_t failed = 0; /* the first cause goes before what followed from it */
+		for (int32_t r = 0; r < shm->world && failed != NOT_PROVEN; r++) {
 			other = outcome_of(all, bytes, r);
-			failed = node[r] == n && other.unproven;
+			if (node[r] != n || !other.unproven)
+				continue;
+			failed = other.unproven;
+			if (n == own)
+				snprintf(reason, size, "%.247s", other.message);
 		}
 		if (!failed)
 			continue;
-		if (n == own)
-			snprintf(reason, size, "%.247s", other.message);
 		for (int32_t r = 0; r < shm->world; r++) {
 			if (node[r] != n)
 				continue;
@@ -306,7 +349,7 @@ static void take_apart(struct rr_shm *shm, const char *all, size_t bytes, int32_
 }
 
 /* `bytes` of an outcome from every rank, or NULL. The caller frees it. */
-static char *exchange_outcomes(struct rr_shm *shm, rr_exchange_fn exchange, void *user, rr_status *status, bool unproven)
+static char *exchange_outcomes(struct rr_shm *shm, rr_exchange_fn exchange, void *user, rr_status *status, int32_t unproven)
 {
 	size_t bytes = sizeof(struct outcome) + (size_t)shm->world;
 	char *mine = calloc(1, bytes);
@@ -406,14 +449,14 @@ rr_status rr_shm_join(struct rr_shm *shm, const struct rr_hello *hellos, int32_t
 	rr_status status = find_members(shm, hellos, node);
 	rr_error own = *rr_error_here(); /* the cause, where it is ours */
 	bool ours = status < 0;
-	char *all = exchange_outcomes(shm, exchange, user, &status, false);
+	char *all = exchange_outcomes(shm, exchange, user, &status, 0);
 
 	reason[0] = 0;
 	free(all);
 	if (status < 0)
 		return ours ? rr_error_set(&own) : status;
 	status = join_sockets(shm, listener, hellos);
-	bool unproven = status == RR_ERR_SETUP;
+	int32_t unproven = status == RR_ERR_SETUP ? NOT_PROVEN : status == RR_ERR_LINK ? TURNED_AWAY : 0;
 	for (int32_t r = 0; r < shm->world && status >= 0; r++)
 		if (r != shm->rank && rr_shm_has(shm, r))
 			probe_cma(shm, hellos, r);

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "process.h"
 #include "shm.h"
 #include "status.h"
 
@@ -101,6 +102,8 @@ rr_status rr_shm_receive(int socket, void *message, size_t bytes, size_t *got, i
 	if (size <= 0)
 		return rr_fail(RR_ERR_LINK, "the peer's end of a node's socket is closed%s%s", size < 0 ? ": " : "",
 			       size < 0 ? strerror(errno) : "");
+	if (packet.msg_flags & MSG_CTRUNC)
+		return rr_process_out_of_files("memory that another rank of this node passes on");
 	struct cmsghdr *header = CMSG_FIRSTHDR(&packet);
 	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
 		memcpy(fd, CMSG_DATA(header), sizeof(int));

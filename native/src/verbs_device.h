@@ -54,8 +54,8 @@ rr_status rr_rails_find(const rr_verbs_options *options, struct rr_rail *rails, 
 			size_t size);
 
 /*
- * Which rails and GIDs serve an edge: rail i with rail i, beginning at `turn` modulo rails, else the best crossed
- * pair. Equal at both ends (with the roles swapped) if both give equal `turn`: the local rank of the edge's lower rank.
+ * Which rails and GIDs serve an edge: rail i with rail i, beginning at `turn` modulo rails, unless ports have
+ * neighbours in their own subnets under other numbers alone: then these, in turn; else the best crossed pair. Equal at both ends (with the roles swapped) if both give equal `turn`: the local rank of the edge's lower rank.
  * False: none, and why. What the peer said is bounded here.
  */
 bool rr_rails_match(const struct rr_rail *ours, uint32_t our_count, const struct rr_rail *theirs, uint32_t their_count,

@@ -115,6 +115,72 @@ static bool sought_pair(const struct rr_rails_sought *sought, uint32_t ours, uin
 	       !(except && except->our_rail == ours && except->their_rail == theirs);
 }
 
+/* Leading bits of a GID that networks of their own are told apart by, as a guess: /24 of IPv4, /64 of the others. */
+static bool is_near(const struct rr_rail_pair *pair)
+{
+	uint32_t wanted = pair->our_gid.kind == RR_GID_IPV4 ? 96 + 24 : 64;
+
+	return rr_gid_common_bits(pair->our_gid.gid, pair->their_gid.gid) >= wanted;
+}
+
+static bool near_pair(const struct rr_rails_sought *sought, uint32_t ours, uint32_t theirs, struct rr_rail_pair *out,
+		      struct rank_of_pair *rank)
+{
+	char none[8];
+
+	return sought_pair(sought, ours, theirs) &&
+	       match_ports(&sought->ours[ours], &sought->theirs[theirs], out, rank, none, sizeof(none)) && is_near(out);
+}
+
+/* Are rails numbered otherwise at the other end? Then some port has a neighbour there, under another number alone. */
+static bool are_crossed(const struct rr_rails_sought *sought)
+{
+	struct rank_of_pair rank;
+	struct rr_rail_pair pair;
+	bool crossed = false;
+
+	for (uint32_t i = 0; i < sought->our_count; i++) {
+		for (uint32_t j = 0; j < sought->their_count; j++) {
+			if (!near_pair(sought, i, j, &pair, &rank))
+				continue;
+			if (i == j)
+				return false;
+			crossed = true;
+		}
+	}
+	return crossed;
+}
+
+/* Neighbours in pairs, nearest first, each port once: pair number `turn` of them, in turn. */
+static void take_crossed(const struct rr_rails_sought *sought, struct rr_rail_pair *out)
+{
+	struct rr_rail_pair pairs[RR_RAILS_MAX], pair;
+	struct rank_of_pair rank, best = {0};
+	bool our_used[RR_RAILS_MAX] = {false}, their_used[RR_RAILS_MAX] = {false};
+	uint32_t count = 0;
+
+	for (bool found = true; found && count < RR_RAILS_MAX; count += found) {
+		found = false;
+		for (uint32_t i = 0; i < sought->our_count; i++) {
+			for (uint32_t j = 0; j < sought->their_count; j++) {
+				if (our_used[i] || their_used[j] || !near_pair(sought, i, j, &pair, &rank) ||
+				    (found && compare_ranks(&rank, &best) >= 0))
+					continue;
+				found = true;
+				best = rank;
+				pairs[count] = pair;
+				pairs[count].our_rail = i;
+				pairs[count].their_rail = j;
+			}
+		}
+		if (found) {
+			our_used[pairs[count].our_rail] = true;
+			their_used[pairs[count].their_rail] = true;
+		}
+	}
+	*out = pairs[sought->turn % count];
+}
+
 bool rr_rails_match_among(const struct rr_rails_sought *sought, struct rr_rail_pair *out, char *reason, size_t size)
 {
 	uint32_t our_count = sought->our_count, their_count = sought->their_count;
@@ -129,6 +195,10 @@ bool rr_rails_match_among(const struct rr_rails_sought *sought, struct rr_rail_p
 		return false;
 	}
 	snprintf(reason, size, "%s", our_count ? "the peer has no active RDMA port" : "this rank has no active RDMA port");
+	if (are_crossed(sought)) {
+		take_crossed(sought, out);
+		return true;
+	}
 	for (uint32_t k = 0; k < both; k++) {
 		uint32_t i = (sought->turn + k) % both;
 		if (sought_pair(sought, i, i) && match_ports(&ours[i], &theirs[i], out, &rank, reason, size)) {

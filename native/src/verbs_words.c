@@ -33,7 +33,7 @@ static const struct words words_of[] = {
 		"look at that rank's own error and at dmesg on its host"},
 	[RR_IBV_WC_RETRY_EXC_ERR] = {"RETRY_EXC_ERR", "no acknowledgement came: the peer died, its port is down, packets go to a wrong or unreachable address, "
 		"packets of full MTU are dropped on the way, or a lossless fabric is not (PFC)",
-		"see that rank's output; rdmaring doctor --peer HOST compares GIDs and subnets and probes the MTU at full size; raise verbs.timeout_ns if the fabric is only slow"},
+		"see that rank's output; rdmaring doctor --peer HOST compares GIDs and subnets and probes the MTU at full size; raise RDMARING_VERBS_RETRY_TIMEOUT_S if the fabric is only slow"},
 	[RR_IBV_WC_RNR_RETRY_EXC_ERR] = {"RNR_RETRY_EXC_ERR", "the peer had posted no receive, which its credits rule out",
 		"compare the versions of both ranks; report it as a bug if they are equal"},
 	[RR_IBV_WC_REM_ABORT_ERR] = {"REM_ABORT_ERR", "the peer's device aborted the request", "see dmesg on the peer's host"},

@@ -171,6 +171,7 @@ class _Search:
         self._patient = patient
         self._pause_s = RETRY_FIRST_S
         self._reasons: dict[str, str] = {}
+        self._tried: set[str] = set()  # what the addresses' hosts stand for
 
     def find(self, rank: int) -> Connection:
         while True:
@@ -206,6 +207,7 @@ class _Search:
             left_s = self._deadline - time.monotonic()
             if left_s <= 0:
                 return None
+            self._tried.add(str(place[0]))
             connection = Connection(socket.socket(family, kind, protocol), name)
             only = len(self._addresses) == 1
             answer_s = ANSWER_TIMEOUT_S if only else CANDIDATE_TIMEOUT_S
@@ -239,11 +241,18 @@ class _Search:
                 f"rank {rank} does not reach the rendezvous at {where}, which its launcher hosts: {reasons}",
                 hint="the launcher has ended, or its variables RDMARING_* reached a process outside its job",
             )
+        hint = "is rank 0 started, is the address one of its host, does a firewall stand between?"
+        if self._tried and all(each == "::1" or each.startswith("127.") for each in self._tried):
+            hint = (
+                f"{', '.join(sorted(self._tried))} is this host's own loopback, where another host is never reached: "
+                "if rank 0 runs elsewhere, give its address on the network (RDMARING_RENDEZVOUS, address=), and look "
+                "at what its name stands for in /etc/hosts; if it runs here, is it started?"
+            )
         return RendezvousError(
             f"rank {rank} found no rendezvous at {where} within {waited_s:.3g} s: {reasons}; "
             f"rank 0, which hosts it, did not come",
             missing_ranks=[0] if rank else [],
-            hint="is rank 0 started, is the address one of its host, does a firewall stand between?",
+            hint=hint,
             timed_out=True,
         )
 
