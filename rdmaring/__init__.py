@@ -172,7 +172,6 @@ def init(
     from dataclasses import replace
 
     from rdmaring import group
-    from rdmaring.shrink import stand
 
     links = dict[str, Any](require=require, tcp_streams=tcp_streams, channels=channels, verbs=verbs, check=check)
     links["restore"] = restore
@@ -182,6 +181,14 @@ def init(
     meeting = _meet(rank, size, address, chosen.timeout_s, store=store, mpi=mpi)
     phases.end("the ranks met")
     chosen = replace(chosen, key=meeting.key)
+    return _made(meeting, chosen, file, reorder is True, device, phases)
+
+
+def _made(meeting: Any, chosen: Any, file: Any, reorder: bool, device: Any, phases: _Phases) -> Communicator:
+    """The communicator of the ranks that have met, ready for its first operation."""
+    from rdmaring import group
+    from rdmaring.shrink import stand
+
     comm = _create(meeting, chosen)
     phases.end("links")
     try:
@@ -190,7 +197,7 @@ def init(
             group.set_constants(comm, meeting.exchange, file)
         stand(comm, meeting)
         phases.end("agreement")
-        _prepare(comm, chosen.probe, reorder is True, device)
+        _prepare(comm, chosen.probe, reorder, device)
         phases.end("probes and GPU")
     except BaseException:
         comm.close()

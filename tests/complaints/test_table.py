@@ -67,7 +67,7 @@ def test_every_test_of_complaints_stands_in_the_table() -> None:
 
 
 # Of the launcher, and of what is built: no settings of a job.
-OTHERS = {"RDMARING_H", "RDMARING_LINK_H", "RDMARING_VERSION"}
+OTHERS = {"RDMARING_H", "RDMARING_LINK_H", "RDMARING_VERSION", "RDMARING_CUDA_FLAGS"}
 
 
 def test_advice_names_variables_that_exist() -> None:
