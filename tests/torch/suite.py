@@ -164,7 +164,7 @@ class Crew:
         with tempfile.TemporaryDirectory() as folder:
             for each in ("barrier", "test_dir", "init_dir"):
                 Path(folder, each).mkdir()
-            own = {"TEMP_DIR": folder, "INIT_METHOD": f"file://{folder}/init_dir/shared_init_file"}
+            own = {"TEMP_DIR": folder, "INIT_METHOD": f"file://{Path(folder, 'init_dir', 'shared_init_file')}"}
             for pipe in self._pipes:
                 pipe.send((name, {**os.environ, **own}))
             ended = self._ends()
