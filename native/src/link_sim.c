@@ -76,6 +76,25 @@ static void *memory_of(const struct edge *edge, int32_t rank, enum rr_buffer_id 
 	return edge->sim->engines[rank].buffers[buffer].zero + coordinate;
 }
 
+/* As a NIC, or the kernel, would: memory that its owner's plan does not state is reached by nobody else. */
+static rr_status reaches(const struct edge *edge, int32_t rank, const struct rr_transfer *transfer)
+{
+	const struct rr_plan *plan = edge->sim->plans[rank];
+	uint64_t begin = plan->input_begin, end = plan->input_end;
+
+	if (transfer->buffer == RR_OUTPUT) {
+		begin = plan->scattered ? 0 : plan->output_begin;
+		end = plan->scattered ? plan->vector_bytes : plan->output_end;
+	}
+	if (transfer->buffer == RR_SCRATCH) /* its cells are their owner's; the coordinate is the vector's */
+		return RR_OK;
+	if (transfer->coordinate >= begin && transfer->coordinate <= end && transfer->bytes <= end - transfer->coordinate)
+		return RR_OK;
+	return rr_fail(RR_ERR_LINK, "bytes %llu to %llu of a buffer of rank %d that has %llu to %llu: remote access error",
+		       (unsigned long long)transfer->coordinate, (unsigned long long)(transfer->coordinate + transfer->bytes), rank,
+		       (unsigned long long)begin, (unsigned long long)end);
+}
+
 /* ---- OPEN ---- */
 
 static rr_status sim_open_post(struct rr_link *link, const struct rr_open *open, const struct rr_descriptor *descriptor)
@@ -163,6 +182,9 @@ static rr_status sim_reserve(struct rr_link *link, const struct rr_transfer *tra
 		*place = *place ? *place : edge->slots + at;
 	}
 	if (transfer->mode == RR_MODE_WRITE) {
+		rr_status status = reaches(edge, edge->to, transfer);
+		if (status != RR_OK)
+			return status;
 		edge->late = rr_sim_random(edge->sim, 2);
 		*place = edge->late ? edge->staging + at : memory_of(edge, edge->to, transfer->buffer, transfer->coordinate);
 	}
@@ -248,6 +270,13 @@ static rr_status sim_peek(struct rr_link *link, const struct rr_transfer *wanted
 	struct message *message = &edge->messages[edge->released % IN_FLIGHT_MAX];
 	const struct rr_transfer *sent = &message->transfer;
 
+	bool reads = wanted->implied || wanted->mode == RR_MODE_SOURCE || wanted->mode == RR_MODE_CMA;
+
+	if (reads) {
+		rr_status status = reaches(edge, edge->from, wanted);
+		if (status != RR_OK)
+			return status;
+	}
 	if (wanted->implied) {
 		*data = memory_of(edge, edge->from, wanted->buffer, wanted->coordinate);
 		return RR_OK;
