@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ static bool read_delay(uint64_t *delay_ns)
 static void look_at_processor(struct rr_pacing *pacing, uint64_t now_ns)
 {
 	uint64_t delay_ns = 0, share;
-	pid_t thread = gettid();
+	pid_t thread = (pid_t)syscall(SYS_gettid); /* gettid() came with glibc 2.30 */
 
 	if (thread == pacing->thread && now_ns - pacing->scheduled_at_ns < SCHEDULED_EVERY_NS)
 		return;
