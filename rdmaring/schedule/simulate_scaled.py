@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import lcm
 from typing import NamedTuple
 
 from rdmaring.schedule import SHAPED, generate
@@ -25,7 +24,6 @@ EFFORT_AT_ONCE = 1000  # slices of a world that is simulated itself, before smal
 EFFORT_MAX = 20_000  # slices of one of the smaller worlds
 EFFORT_LAST = 24_000  # of the world itself, where smaller ones do not tell
 PROBED_RANKS_MAX = 2048  # of worlds whose rows are looked at, unless they are few
-WIDE = 12  # ranks of a node; of wider nodes, smaller ones tell
 CHECKED_ALL = 16  # ranks; the algorithms are known to be the same for all of more, or not
 
 
@@ -104,7 +102,7 @@ LAWS: dict[tuple[str, str], Law] = {
     ("reduce_scatter", "halving"): Law(doubled=True, ratio=2.0),
 }
 # Up to 14 and 4 % off where the checks below had passed: where rows meet moves with the size of the world.
-UNTOLD = frozenset((("all_gather", "biring"), ("gather", "binomial")))
+UNTOLD = frozenset((("all_gather", "biring"), ("gather", "binomial"), ("scatter", "binomial")))
 FEW_ROWS = frozenset((("all_reduce", "halving"), ("all_gather", "doubling")))  # of a rank, in any world
 
 
@@ -185,13 +183,12 @@ class Scaled:
         if not self._tells(world, unit):
             return None
         for axis in self._axes(world):
-            inner = axis == "per_node"
             ratio = self._ratio(world, axis)
             for sizes, steps in self._series(world, axis, 4 if ratio else 3):
                 smaller = [world._replace(**{axis: size}) for size in sizes]
                 times = []
                 for each in smaller:
-                    found = self._at(each, unit) if inner else self._simulated(each, unit, EFFORT_MAX)
+                    found = self._simulated(each, unit, EFFORT_MAX)
                     if found is None:
                         break
                     times.append(found.seconds)
@@ -200,7 +197,7 @@ class Scaled:
                 time = _continued(times, steps, ratio)
                 if abs(_continued(times[:-1], steps + 1, ratio) - time) > TOLERANCE * time:
                     continue
-                if inner or not self.law.crowd or self._most(smaller, unit, times, steps) <= (1 + TOLERANCE) * time:
+                if not self.law.crowd or self._most(smaller, unit, times, steps) <= (1 + TOLERANCE) * time:
                     return Found(time, True)
         return None
 
@@ -223,11 +220,6 @@ class Scaled:
         if not world.nodes:
             yield "rest"
             return
-        processors = self.costs.processors_per_node
-        shared = processors is not None and processors < world.per_node
-        # Of all others narrower nodes do not tell: the order in which rows meet at a rail depends on the width.
-        if world.per_node > WIDE and self.algorithm == "ring" and not (world.rest or shared):
-            yield "per_node"
         if self.algorithm != "hierarchical":  # its rows depend on the number of nodes
             yield "nodes"
 
@@ -248,14 +240,11 @@ class Scaled:
         if self.law.doubled:
             yield from _doubled(wanted, count, 8 if axis == "rest" or world.per_node == 1 else 2)
             return
-        if axis == "per_node":
-            distance = max(4, lcm(2, self.costs.rails))
-            starts = [(distance, distance)]
-        elif axis == "rest" or world.per_node == 1:
+        if axis == "rest" or world.per_node == 1:
             starts = [(16, 8), (32, 32), (128, 128), (512, 512)]
         else:
             starts = [(2, 2), (4, 4), (8, 8)] if self.law.crowd else [(2, 2), (4, 2), (4, 4)]
-        if self.law.crowd and axis != "per_node":
+        if self.law.crowd:
             starts = starts[1:]
         for least, distance in starts:
             first = least + (wanted - least) % distance
