@@ -90,7 +90,7 @@ static rr_status reaches(const struct edge *edge, int32_t rank, const struct rr_
 		return RR_OK;
 	if (transfer->coordinate >= begin && transfer->coordinate <= end && transfer->bytes <= end - transfer->coordinate)
 		return RR_OK;
-	return rr_fail(RR_ERR_LINK, "bytes %llu to %llu of a buffer of rank %d that has %llu to %llu: remote access error",
+	return rr_fail(RR_ERR_PROTOCOL, "bytes %llu to %llu of a buffer of rank %d that has %llu to %llu: remote access error",
 		       (unsigned long long)transfer->coordinate, (unsigned long long)(transfer->coordinate + transfer->bytes), rank,
 		       (unsigned long long)begin, (unsigned long long)end);
 }
