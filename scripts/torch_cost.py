@@ -15,7 +15,6 @@ Exit code: 0; with --check 1 if the call of torch costs more than 5 us more, or 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import statistics
 import sys
@@ -133,19 +132,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(given)
     if min(options.n, options.turns, options.repeats) < 1 or options.bucket_mib <= 0:
         parser.error("-n, --turns and --repeats take integers > 0, --bucket-mib numbers > 0")
-    if importlib.util.find_spec("torch") is None:
-        parser.error("torch is missing: pip install 'rdmaring[torch]'")
-    if options.json is not None and not options.json.parent.is_dir():
-        parser.error(f"--json {options.json}: there is no directory {options.json.parent}")
-    return options
-
-
-def main() -> int:
-    options = arguments(None)
-    if not torch_world.is_rank():
-        return torch_world.run(options.n, sys.argv)
-    return rank_main(options)
+    return torch_world.check(parser, options, {"torch": "torch"})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(torch_world.main(arguments(None), rank_main))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 
 
 def is_rank() -> bool:
@@ -45,3 +48,18 @@ def run(world: int, command: list[str]) -> int:
                 process.kill()
                 process.wait()
     return code
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace, needed: dict[str, str]) -> argparse.Namespace:
+    """The options, if all modules are there (module: the extra that brings it) and --json can be written."""
+    for module, extra in needed.items():
+        if importlib.util.find_spec(module) is None:
+            parser.error(f"{module} is missing: pip install 'rdmaring[{extra}]'")
+    if options.json is not None and not options.json.parent.is_dir():
+        parser.error(f"--json {options.json}: there is no directory {options.json.parent}")
+    return options
+
+
+def main(options: argparse.Namespace, rank_main: Callable[[argparse.Namespace], int]) -> int:
+    """The exit code: of this rank, or of ``options.n`` of them that are started."""
+    return rank_main(options) if is_rank() else run(options.n, sys.argv)

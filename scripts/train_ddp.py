@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import statistics
 import sys
@@ -220,20 +219,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         parser.error(f"-n, --block, --batch and --layers take integers > 0, --steps integers > {WARM_STEPS}")
     if options.width < 4 or options.width % 4:
         parser.error(f"--width is {options.width}; accepted are multiples of 4")
-    for module, extra in (("torch", "torch"), ("sklearn", "examples")):
-        if importlib.util.find_spec(module) is None:
-            parser.error(f"{module} is missing: pip install 'rdmaring[{extra}]'")
-    if options.json is not None and not options.json.parent.is_dir():
-        parser.error(f"--json {options.json}: there is no directory {options.json.parent}")
-    return options
-
-
-def main() -> int:
-    options = arguments(None)
-    if not torch_world.is_rank():
-        return torch_world.run(options.n, sys.argv)
-    return rank_main(options)
+    return torch_world.check(parser, options, {"torch": "torch", "sklearn": "examples"})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(torch_world.main(arguments(None), rank_main))
