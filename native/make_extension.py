@@ -15,8 +15,10 @@ from pathlib import Path
 import cffi
 
 MODULE = "rdmaring._rdmaring"
-# C calls Python here: during rr_comm_create(), and for edges that a Python class serves. In the extension only.
-CALLBACKS = """
+# In the extension only. C calls Python here: during rr_comm_create(), and for edges that a Python class serves.
+# rr_py_run_at() takes an address as it is: a cast to a pointer before each call would take longer than the check.
+EXTENSION = """
+int32_t rr_py_run_at(rr_plan *plan, uintptr_t address);
 extern "Python" {
     int rr_py_exchange(void *user, const void *mine, size_t bytes, void *all);
     int32_t rr_py_link_open(void *user, rr_message_edge *edge, void **state);
@@ -25,6 +27,12 @@ extern "Python" {
     int32_t rr_py_link_progress(void *state);
     uint64_t rr_py_link_due_ns(void *state);
     void rr_py_link_close(void *state);
+}
+"""
+RUN_AT = """
+static int32_t rr_py_run_at(rr_plan *plan, uintptr_t address)
+{
+\treturn rr_plan_run_here(plan, (void *)address);
 }
 """
 
@@ -44,8 +52,8 @@ def declarations(header: str) -> str:
 def write_source(headers: list[Path], output: Path) -> None:
     """Emit the extension's C source; an unchanged file keeps its time stamp."""
     builder = cffi.FFI()
-    builder.cdef("".join(declarations(header.read_text(encoding="utf-8")) for header in headers) + CALLBACKS)
-    builder.set_source(MODULE, "".join(f'#include "{header.name}"\n' for header in headers))
+    builder.cdef("".join(declarations(header.read_text(encoding="utf-8")) for header in headers) + EXTENSION)
+    builder.set_source(MODULE, "".join(f'#include "{header.name}"\n' for header in headers) + RUN_AT)
     builder.emit_c_code(str(output))
 
 

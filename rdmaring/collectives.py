@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rdmaring import memory
-from rdmaring.buffers import Vector, as_vector, check_overlap, check_together
+from rdmaring.buffers import Vector, as_vector, check_overlap, check_together, of_torch
 from rdmaring.chunks import by_pair, even
 from rdmaring.chunks import given as given_offsets
 from rdmaring.errors import ArgumentError
@@ -57,10 +57,11 @@ class Collectives(Runner):
                     if status:
                         self._finish(status)
                     return x
-            if type(x) is ndarray:
-                plan = self._fast.get((x.size, x.dtype, op, algorithm))
+            array = x if type(x) is ndarray else of_torch(x)
+            if array is not None:
+                plan = self._fast.get((array.size, array.dtype, op, algorithm))
                 if plan is not None:
-                    return self._in_place(plan, x, op, algorithm)
+                    return self._in_place(plan, array, x, op, algorithm)
         given, result = self._in_out(x, out)
         factor = check_reduction(op, scale, given.code)
         native = self._native(

@@ -228,14 +228,16 @@ class Runner:
         return work
 
     def _in_place(
-        self, plan: Any, x: np.ndarray[Any, Any], op: str, algorithm: Algorithm | None
-    ) -> np.ndarray[Any, Any]:
+        self, plan: Any, array: np.ndarray[Any, Any], x: Any, op: str, algorithm: Algorithm | None
+    ) -> Any:
+        """array: x itself, or a torch tensor as numpy shares it."""
         try:
-            pointer = from_buffer(BYTES, x, True)
+            pointer = from_buffer(BYTES, array, True)
         except (ValueError, BufferError):
             as_vector(x, "x", writable=True)  # says what is wrong
             raise
-        if x.nbytes <= SMALL_BYTES and op == "sum" and algorithm is None:
+        # a tensor may be given other memory, an array keeps its own
+        if array is x and x.nbytes <= SMALL_BYTES and op == "sum" and algorithm is None:
             if len(self._small) >= SMALL_MAX:
                 self._small.clear()
             self._small[id(x)] = Small(x, x.dtype, plan, pointer)

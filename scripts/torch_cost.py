@@ -6,7 +6,8 @@
 Two measurements, each of calls that take turns in one process tree, so that what else the machine does meets all
 alike; figures are medians over the turns, of the slowest rank:
 
-8 bytes: `dist.all_reduce(tensor)` beside `comm.all_reduce` of the tensor, and of an array, on the same communicator.
+8 bytes: `dist.all_reduce(tensor)` beside `comm.all_reduce` of the tensor, and of an array, on the same communicator;
+and `dist.all_reduce` of a group that does nothing, which is what torch's own Python takes.
 bucket: `dist.all_reduce` of --bucket-mib over rdmaring and over gloo; of ordinary memory, and of registered.
 
 Exit code: 0; with --check 1 if the call of torch costs more than 5 us more, or gloo is not 3 times slower.
@@ -65,13 +66,20 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     import torch.distributed as dist
 
     import rdmaring.torch as ours
+    from rdmaring.torch.process_group import DONE
 
+    class Nothing(dist.ProcessGroup):  # type: ignore[misc]
+        def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+            return DONE
+
+    nothing = Nothing(dist.get_rank(), dist.get_world_size())
     comm = dist.group.WORLD.comm
     small, array = torch.ones(2), np.ones(2, np.float32)
     small_calls = {
         "dist.all_reduce(tensor)": lambda: dist.all_reduce(small),
         "comm.all_reduce(tensor)": lambda: comm.all_reduce(small),
         "comm.all_reduce(array)": lambda: comm.all_reduce(array),
+        "dist.all_reduce, nothing": lambda: dist.all_reduce(small, group=nothing),
     }
     gloo = dist.new_group(backend="gloo")
     count = int(options.bucket_mib * 2**20) // 4
@@ -110,7 +118,8 @@ def rank_main(options: argparse.Namespace) -> int:
             for name, us in times.items():
                 print(f"  {name:<26} {us:>12.2f} us")
         print(
-            f"torch adds {added_us:.2f} us to a call of 8 bytes; a bucket is {faster:.2f} times faster than with gloo"
+            f"torch adds {added_us:.2f} us to a call of 8 bytes, {found['8 bytes']['dist.all_reduce, nothing']:.2f} of "
+            f"them torch's own; a bucket is {faster:.2f} times faster than with gloo"
         )
         if options.json is not None:
             document = {"world": dist.get_world_size(), "added_us": added_us, "faster": faster, "us": found}

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rdmaring._native import ffi, lib
+from rdmaring._native import lib
 from rdmaring.errors import ArgumentError, RdmaringError
 from rdmaring.torch import barriers, sparse
 from rdmaring.torch.errors import as_torch_error
@@ -23,9 +23,7 @@ from rdmaring.torch.tensors import vector
 from rdmaring.torch.work import BaseWork
 
 Call = TypeVar("Call", bound=Callable[..., Any])
-run_here = lib.rr_plan_run_here
-cast = ffi.cast
-POINTER = ffi.typeof("void *")
+run_at = lib.rr_py_run_at
 PLANS_MAX = 256
 STRIDED = torch.strided
 # To compare two ReduceOps costs 1.3 us, to hash one 0.1: where the hash tells them apart, it is the key.
@@ -158,7 +156,7 @@ class RingProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._allreduce(tensors, _options(opts, timeout=timeout))
         if plan is None or not plain or tensor.is_neg():
             return self._allreduce(tensors, opts)
-        status = run_here(plan.handle, cast(POINTER, tensor.data_ptr()))
+        status = run_at(plan.handle, tensor.data_ptr())
         if status:
             self._finish(status)
         return DONE

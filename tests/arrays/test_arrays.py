@@ -147,6 +147,14 @@ with rr.init() as comm:
         assert comm.all_reduce(x) is x and bool((x == comm.size).all()), dtype
         out = torch.zeros_like(x)
         assert comm.all_reduce(x, out=out) is out and bool((out == comm.size ** 2).all()), dtype
+        assert comm.all_reduce(x) is x and bool((x == comm.size ** 2).all()), dtype   # by the plan of the first call
+    small = torch.ones(2)
+    for times in range(1, 4):
+        assert comm.all_reduce(small) is small and small.tolist() == [comm.size ** times] * 2
+    other = torch.ones(2)
+    small.set_(other.untyped_storage(), 0, (2,))     # the same tensor, on other memory
+    comm.all_reduce(small)
+    assert other.tolist() == [comm.size] * 2
     y = np.full(1000, 3.0, np.float32)
     z = torch.zeros(10, 100)
     comm.all_reduce(y, out=z)                        # one library in, another out
@@ -156,7 +164,7 @@ with rr.init() as comm:
     shared += comm.rank + 1
     comm.all_reduce(held)
     assert bool((shared == sum(range(1, comm.size + 1))).all())
-    for wrong in (torch.ones(4, 6).t(), torch.ones(8, dtype=torch.bfloat16)[::2], torch.ones(3, requires_grad=True)):
+    for wrong in (torch.ones(4, 6).t(), torch.ones(8, dtype=torch.bfloat16)[::2], torch.ones(2, requires_grad=True)):
         try: comm.all_reduce(wrong)
         except rr.CallError as error: say(text=str(error))
         else: say(text="accepted")

@@ -54,11 +54,16 @@ def test_what_is_wrong_with_losses_is_said(train_ddp: ModuleType) -> None:
     def facts(own: list[float], theirs: list[float]) -> dict[str, dict[str, Any]]:
         return {"gloo": {"loss": theirs}, "rdmaring": {"loss": own}, "plan": {"loss": theirs}}
 
+    def failures(own: list[float], world: int = 2, *given: str) -> list[str]:
+        found: list[str] = train_ddp.failures_of(facts(own, falls), world, train_ddp.arguments(list(given)))
+        return found
+
     falls = [2.0, 1.5, 1.0, 0.5, 0.5]
-    assert train_ddp.failures_of(facts(falls, falls), 2, 0.6) == []
-    other = train_ddp.failures_of(facts([2.0, 1.6, *falls[2:]], falls), 2, 0.6)
-    assert other == ["rdmaring: the loss of step 1 is 1.6, gloo's is 1.5"]
-    assert "give more --steps" in train_ddp.failures_of(facts(falls, falls), 2, 0.5)[0]
+    near = [2.0, 1.5 + 4e-5, *falls[2:]]
+    assert failures(falls) == []
+    assert failures([2.0, 1.6, *falls[2:]]) == ["rdmaring: the loss of step 1 is 1.6, gloo's is 1.5"]
+    assert failures(near, 4) == [] and len(failures(near, 2)) == len(failures(near, 4, "--double")) == 1
+    assert "give more --steps" in failures(falls, 2, "--target", "0.2")[0]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +81,9 @@ def test_wrong_arguments(script: str, given: list[str], said: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("world", [2, 4])
-def test_a_transformer_learns(world: int) -> None:
-    done = run("train_ddp.py", "-n", str(world), timeout_s=600)
+@pytest.mark.parametrize(("world", "given"), [(2, []), (4, []), (4, ["--double"])], ids=["2", "4", "4 in float64"])
+def test_a_transformer_learns(world: int, given: list[str]) -> None:
+    done = run("train_ddp.py", "-n", str(world), *given, timeout_s=600)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
 
