@@ -47,6 +47,7 @@ def test_actors_of_ray(tmp_path: Path) -> None:
     own = {"PYTHONPATH": os.pathsep.join((path, str(tmp_path))), "RAY_USAGE_STATS_ENABLED": "0", "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, str(HERE / "ray_job.py"), str(tmp_path)],
+        cwd=tmp_path,  # Ray's workers import from their driver's folder before all others
         env=environment(own), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and "RIGHT" in done.stdout, done.stdout
