@@ -11,7 +11,7 @@ from rdmaring.choice import (
     ALIKE,
     ALL_PEERS,
     ALL_PEERS_WORLD_MAX,
-    TRUSTED_FIRST,
+    SHARED_LINE_BYTES,
     Candidate,
     Chooser,
     Explanation,
@@ -41,7 +41,7 @@ def test_the_least_is_chosen(collective: str, nodes: list[int]) -> None:
         choice = chooser.choose(collective, nbytes)
         least = min(times.values())
         assert times[choice.algorithm] <= ALIKE * least
-        alike = [name for name in TRUSTED_FIRST if times.get(name, math.inf) <= ALIKE * least]
+        alike = [name for name in chooser.trusted(nbytes) if times.get(name, math.inf) <= ALIKE * least]
         if "direct1" in alike and in_mailbox("direct1", nbytes, chooser.world):
             alike = ["direct1"]
         assert choice.algorithm == alike[0] if alike else times[choice.algorithm] == least
@@ -55,7 +55,7 @@ def test_few_hops_where_latency_is_all_and_few_bytes_where_it_is_none() -> None:
     slow = Chooser(nodes, far(1e-3, 1e-9))
     assert slow.choose("all_reduce", 8).algorithm == "direct1"
     ring = slow.candidate("all_reduce", "ring", 64 << 10)
-    assert slow.best("all_reduce", slow.candidates("all_reduce", 64 << 10)).algorithm != "ring"
+    assert slow.best("all_reduce", slow.candidates("all_reduce", 64 << 10), 64 << 10).algorithm != "ring"
     assert ring.predicted_s > 30 * 1e-3
     thick = Chooser(nodes, far(1e-9, 1e-6))
     times = {each.algorithm: each.predicted_s for each in thick.candidates("all_reduce", 64 << 20)}
@@ -165,14 +165,16 @@ def test_rows_begin_when_both_ends_have_opened() -> None:
         assert math.isclose(chooser.candidate("all_reduce", name, nbytes).predicted_s, alone + hops * 1e-3)
 
 
-def test_of_predictions_that_are_alike_a_tiny_message_is_taken_then_direct():
-    chooser = Chooser((0, 0), built_in("shm", 2))
-
-    def chosen(*, tiny):
+def test_of_predictions_that_are_alike_a_tiny_message_is_taken_then_direct_but_a_ring_between_hosts():
+    def chosen(*, tiny, nodes=(0, 0), nbytes=8):
+        chooser = Chooser(nodes, built_in("shm", 2))
         alike = [("direct1", tiny, 1.2e-6), ("ring", False, 1e-6), ("direct", False, 1.4e-6), ("tree", False, 1.6e-6)]
-        return chooser.best("all_reduce", [Candidate(*each, None) for each in alike]).algorithm
+        return chooser.best("all_reduce", [Candidate(*each, None) for each in alike], nbytes).algorithm
 
     assert chosen(tiny=True) == "direct1"
     assert chosen(tiny=False) == "direct"
+    assert chosen(tiny=False, nbytes=1 << 20) == "direct"
+    assert chosen(tiny=False, nodes=(0, 1)) == "direct"
+    assert chosen(tiny=False, nodes=(0, 1), nbytes=SHARED_LINE_BYTES) == "ring"
     unlike = [Candidate("direct", False, 1.6e-6, None), Candidate("tree", False, 1e-6, None)]
-    assert chooser.best("all_reduce", unlike).algorithm == "tree"
+    assert Chooser((0, 0), built_in("shm", 2)).best("all_reduce", unlike, 8).algorithm == "tree"
