@@ -174,7 +174,7 @@ def test_of_predictions_that_are_alike_a_tiny_message_is_taken_then_direct_but_a
     assert chosen(tiny=True) == "direct1"
     assert chosen(tiny=False) == "direct"
     assert chosen(tiny=False, nbytes=1 << 20) == "direct"
-    assert chosen(tiny=False, nodes=(0, 1)) == "direct"
+    assert chosen(tiny=False, nodes=(0, 1), nbytes=1 << 20) == "direct"
     assert chosen(tiny=False, nodes=(0, 1), nbytes=SHARED_LINE_BYTES) == "ring"
     unlike = [Candidate("direct", False, 1.6e-6, None), Candidate("tree", False, 1e-6, None)]
     assert Chooser((0, 0), built_in("shm", 2)).best("all_reduce", unlike, 8).algorithm == "tree"
