@@ -174,20 +174,29 @@ close_fd:
 	return status;
 }
 
+static void watch_process(struct rr_shm_peer *peer, int32_t pid)
+{
+	if (peer->pidfd >= 0)
+		close(peer->pidfd);
+	peer->pid = pid;
+	peer->pidfd = -1;
+#ifdef SYS_pidfd_open
+	if (pid > 0)
+		peer->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	if (peer->pidfd >= 0)
+		fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
+#endif
+}
+
 static void keep_socket(struct rr_shm_peer *peer, int socket)
 {
 	struct ucred credentials = {0};
 	socklen_t size = sizeof(credentials);
 
 	peer->socket = socket;
-	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0)
-		peer->pid = credentials.pid;
-#ifdef SYS_pidfd_open
-	if (peer->pid > 0)
-		peer->pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
-	if (peer->pidfd >= 0)
-		fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
-#endif
+	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 &&
+	    (credentials.pid != peer->pid || peer->pidfd < 0))
+		watch_process(peer, credentials.pid);
 }
 
 static rr_status connect_lower(struct rr_shm *shm, const struct rr_hello *hellos)
@@ -207,7 +216,7 @@ static rr_status connect_lower(struct rr_shm *shm, const struct rr_hello *hellos
 	return RR_OK;
 }
 
-/* Until a rank connects, or one that has connected before gives up. */
+/* Until a rank connects, one that has connected before gives up, or one that has not has ended. */
 static rr_status wait_connected(const struct rr_shm *shm, int listener, uint64_t deadline_ns)
 {
 	struct pollfd items[NODE_COUNT_MAX + 1] = {{.fd = listener, .events = POLLIN}};
@@ -215,9 +224,13 @@ static rr_status wait_connected(const struct rr_shm *shm, int listener, uint64_t
 	uint64_t now = rr_now_ns();
 	int ready;
 
-	for (int32_t r = 0; r < shm->world; r++)
-		if (shm->peers[r].socket >= 0)
-			items[count++] = (struct pollfd){.fd = shm->peers[r].socket, .events = POLLRDHUP};
+	for (int32_t r = 0; r < shm->world; r++) {
+		const struct rr_shm_peer *peer = &shm->peers[r];
+		if (peer->socket >= 0)
+			items[count++] = (struct pollfd){.fd = peer->socket, .events = POLLRDHUP};
+		else if (peer->pidfd >= 0)
+			items[count++] = (struct pollfd){.fd = peer->pidfd, .events = POLLIN};
+	}
 	do {
 		ready = now >= deadline_ns ? 0 : poll(items, count, (int)((deadline_ns - now) / RR_NS_PER_MS) + 1);
 	} while (ready < 0 && errno == EINTR);
@@ -437,6 +450,9 @@ static rr_status find_members(struct rr_shm *shm, const struct rr_hello *hellos,
 	for (int32_t r = 0; r < shm->world; r++)
 		if (node[r] == node[shm->rank])
 			shm->index[r] = shm->count++;
+	for (int32_t r = shm->rank + 1; r < shm->world; r++) /* they will connect to us, unless they end before */
+		if (rr_shm_has(shm, r))
+			watch_process(&shm->peers[r], hellos[r].pid);
 	if (shm->count > NODE_COUNT_MAX)
 		return rr_fail(RR_ERR_UNSUPPORTED, "%d ranks on one node: at most %d are served", shm->count, NODE_COUNT_MAX);
 	rr_status status = choose_slots(shm, hellos);

@@ -12,19 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rdmaring.recover import peer as hello
-from rdmaring.recover.agreement import Agreement, Outcome, Record
+from rdmaring.recover.agreement import Agreement, Decided, Outcome, Record
 from rdmaring.recover.mesh import Mesh
 from rdmaring.recover.messages import decode, encode
 from rdmaring.recover.page import Page
 from rdmaring.recover.peer import HELLO_BYTES, Peer, has_ended, start_time
 from rdmaring.rendezvous.client import Rendezvous
-from rdmaring.rendezvous.protocol import ProtocolError, integer, job_key
+from rdmaring.rendezvous.protocol import ProtocolError, RendezvousError, integer, job_key
 from rdmaring.rendezvous.server import Server
 from rdmaring.rendezvous.sockets import listen_everywhere
 
 POLL_S = 0.05
 LINGER_S = 0.5  # of the answering thread, while it has connections
 TURN_S = 0.002
+CALL_S = 0.3  # how often the host of a meeting calls those who may not come
 ASSEMBLY_S = 8.0  # for the survivors to meet once they have agreed, and for each round of theirs
 
 
@@ -67,6 +68,8 @@ class Survivors:
         self._records: dict[int, Record] = {}
         self._agreements: dict[int, Agreement] = {}
         self._hosts: dict[int, list[socket.socket]] = {}  # epoch -> where we would host what follows it
+        self._call_next = 0.0
+        self._asked = 0  # the latest epoch that another rank has asked about
         self._turn = threading.RLock()  # whoever holds it drives
         self._callers = 0  # that want it: the thread stands back
         self._answering: threading.Thread | None = None
@@ -215,6 +218,7 @@ class Survivors:
                 message = decode(fields, self.world)
             except ProtocolError:
                 continue  # a rank of this job, but of another build: it is not answered
+            self._asked = max(self._asked, epoch)
             agreement = self._agreements.get(epoch)
             if agreement is not None:
                 now = time.monotonic()
@@ -298,7 +302,9 @@ class Survivors:
                 host=host,
                 wire=wire,
                 job=job,
+                patient=False,  # it has listened since before it agreed
                 on_close=server.stop if server is not None else None,
+                check=lambda: self._check_meeting(outcome, standing),
             )
         except BaseException:
             if server is not None:
@@ -309,6 +315,35 @@ class Survivors:
             if self._mesh is not None:
                 self._mesh.hang_up()
         return meeting
+
+    def _check_meeting(self, outcome: Outcome, standing: Standing) -> None:
+        """Raises RendezvousError: one of the survivors will not come."""
+        for rank in outcome.survivors:
+            with contextlib.suppress(OSError):  # it says nothing
+                if rank in self._provable and has_ended(self._peers[rank]):
+                    raise RendezvousError(f"the process of rank {rank} has ended meanwhile", missing_ranks=[rank])
+        # Whoever agrees on what comes after this epoch has given it up.
+        if self._asked >= standing.epoch:
+            raise RendezvousError("another of the survivors has given up")
+        if self.rank == outcome.survivors[0] and self._mesh is not None:
+            self._call_far(self._mesh, outcome, standing)
+
+    def _call_far(self, mesh: Mesh, outcome: Outcome, standing: Standing) -> None:
+        """The host of the meeting looks after those whose deaths nobody may prove. Raises RendezvousError."""
+        now = time.monotonic()
+        if now < self._call_next:
+            return
+        self._call_next = now + CALL_S
+        far = [rank for rank in outcome.survivors if rank != self.rank and rank not in self._provable]
+        with self._driven():
+            for rank in far:
+                mesh.send(rank, {"epoch": standing.epoch - 1, **encode(Decided(outcome))}, now)
+            self._serve(0)
+            gone = sorted(set(far) & set(mesh.missed(time.monotonic())))
+        if gone:
+            raise RendezvousError(
+                f"rank {gone[0]} does not listen any more: {mesh.trouble(gone[0])}", missing_ranks=gone
+            )
 
 
 def _opened(first: Peer, world: int, index: int) -> Page | None:

@@ -79,6 +79,7 @@ class Rendezvous:
         job: str = "",
         patient: bool = True,
         on_close: Callable[[], None] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> Rendezvous:
         """Find the job's server at one of ``addresses``, and wait until all ranks have come.
 
@@ -88,17 +89,18 @@ class Rendezvous:
         wire: what this build's links speak; ranks that differ do not meet.
         patient: whether the server may start later than this rank.
         on_close: called once when this rendezvous is closed.
+        check: called while this rank waits, a few times a second; what it raises ends the wait.
 
         Raises RendezvousError; one that timed out names the missing ranks.
         """
         deadline = time.monotonic() + timeout_s
-        search = _Search(addresses, job_key(secret, job), deadline, patient)
+        search = _Search(addresses, job_key(secret, job), deadline, patient, check)
         while True:
             connection = search.find(rank)
             left_s = max(0.05, deadline - time.monotonic())
             member = Member(rank, world, __version__, wire, host, os.getpid(), left_s, timeout_s)
             try:
-                members = connection.enter(member, deadline + ANSWER_SLACK_S)
+                members = connection.enter(member, deadline + ANSWER_SLACK_S, check)
             except ConnectionError as error:
                 # The server of an earlier job was about to stop, or rank 0 died before all had come.
                 connection.close()
@@ -163,7 +165,15 @@ class Rendezvous:
 class _Search:
     """Tries the addresses in turn until one proves the job's secret; remembers why the others did not."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], key: bytes, deadline: float, patient: bool) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        key: bytes,
+        deadline: float,
+        patient: bool,
+        check: Callable[[], None],
+    ) -> None:
+        self._check = check
         self._addresses = addresses
         self._key = key
         self._began = time.monotonic()
@@ -183,6 +193,7 @@ class _Search:
                     raise self._nobody(rank)
             if not self._patient and self._pause_s >= RETRY_MAX_S:
                 raise self._nobody(rank)
+            self._check()
             time.sleep(min(self._pause_s, max(0.0, self._deadline - time.monotonic())))
             self._pause_s = min(2 * self._pause_s, RETRY_MAX_S)
 
@@ -238,8 +249,9 @@ class _Search:
         reasons = "; ".join(sorted(set(self._reasons.values()))) or "no answer"
         if not self._patient:
             return RendezvousError(
-                f"rank {rank} does not reach the rendezvous at {where}, which its launcher hosts: {reasons}",
-                hint="the launcher has ended, or its variables RDMARING_* reached a process outside its job",
+                f"rank {rank} does not reach the rendezvous at {where}, which was there before it: {reasons}",
+                hint="the launcher (after a failure: the rank) that hosts it has ended, or a launcher's variables "
+                "RDMARING_* reached a process outside its job",
             )
         hint = "is rank 0 started, is the address one of its host, does a firewall stand between?"
         if self._tried and all(each == "::1" or each.startswith("127.") for each in self._tried):

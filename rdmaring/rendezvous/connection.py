@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rdmaring._version import __version__
@@ -32,6 +33,7 @@ from rdmaring.rendezvous.sockets import keep_alive
 
 MEMBER_FRAME_BYTES_MAX = 8 * TEXT_CHARS_MAX  # of one member in the answer that tells all of them
 READ_BYTES = 1 << 16
+CHECK_S = 0.1  # how often a rank that waits for the others asks whether that is in vain
 
 
 class NotOurServerError(RendezvousError):
@@ -76,14 +78,17 @@ class Connection:
             ) from error
         self._key, self._nonces = key, (nonce, server_nonce)
 
-    def enter(self, member: Member, deadline: float) -> list[Member]:
-        """Introduce ourselves, and wait for the others. Raises RendezvousError, ConnectionError."""
+    def enter(self, member: Member, deadline: float, check: Callable[[], None]) -> list[Member]:
+        """Introduce ourselves, and wait for the others. check: raises where that is in vain.
+
+        Raises RendezvousError, ConnectionError.
+        """
         text = encode_member(member)
         proof = prove(self._key, "client", *self._nonces, text)
         self._reader.bytes_max = FRAME_BYTES_MAX + member.world * MEMBER_FRAME_BYTES_MAX
         self._send(object_frame({"member": text, "proof": proof}), deadline)
         try:
-            members = self._object(deadline).get("assembled")
+            members = self._object(deadline, check).get("assembled")
             if not isinstance(members, list) or len(members) != member.world:
                 raise ProtocolError("the list of members is not one of this world")
             return [decode_member(encode_member(Member(**each))) for each in members]
@@ -134,8 +139,8 @@ class Connection:
             hint="install the same version of rdmaring for every rank",
         )
 
-    def _object(self, deadline: float) -> dict[str, Any]:
-        kind, body = self._frame(deadline)
+    def _object(self, deadline: float, check: Callable[[], None] | None = None) -> dict[str, Any]:
+        kind, body = self._frame(deadline, check)
         if kind != "J":
             raise ProtocolError("raw bytes where words were due")
         fields = parse_object(body)
@@ -143,10 +148,17 @@ class Connection:
             raise decode_error(fields)
         return fields
 
-    def _frame(self, deadline: float) -> tuple[str, bytes]:
+    def _frame(self, deadline: float, check: Callable[[], None] | None = None) -> tuple[str, bytes]:
         while (whole := self._reader.next()) is None:
-            self._socket.settimeout(max(1e-3, deadline - time.monotonic()))
-            data = self._socket.recv(READ_BYTES)
+            left_s = max(1e-3, deadline - time.monotonic())
+            self._socket.settimeout(min(left_s, CHECK_S) if check else left_s)
+            try:
+                data = self._socket.recv(READ_BYTES)
+            except TimeoutError:
+                if check is None or time.monotonic() >= deadline:
+                    raise
+                check()
+                continue
             if not data:
                 raise ConnectionResetError(f"{self.address} closed the connection")
             self._reader.feed(data)

@@ -70,6 +70,7 @@ class Totals:
     rss_kib: list[int] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
     shrink_s: list[float] = field(default_factory=list)
+    slow: list[dict[str, Any]] = field(default_factory=list)  # shrinks of any worker, with what was logged in each
 
     def growth_kib(self) -> int:
         """From the second quarter's median to the last's: in the first, what is kept for later is filled."""
@@ -108,6 +109,7 @@ class Totals:
             "descriptors": sorted(set(self.descriptors)),
             "shrink_median_s": round(times[len(times) // 2], 3) if times else None,
             "shrink_slowest_s": round(times[-1], 3) if times else None,
+            "slow": self.slow,
         }
 
 
@@ -234,6 +236,8 @@ class Stress:
             totals.shrinks += 1
             totals.replayed += said["replayed"]
             totals.shrink_s.append(said["seconds"])
+        if "slow" in said:
+            totals.slow.append({"what": said["slow"], "log": said["log"]})
         if "few" in said:
             worker.waits, worker.step, worker.sums = True, said["step"], said["sums"]
             totals.without_quorum += said["few"] == "no quorum" and elder

@@ -10,10 +10,12 @@ pattern, so each sum and the state are known exactly, whoever is left: state == 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ TIMEOUT_S = 30.0
 SHRINK_S = 30.0
 TELL_S = 1.0
 KEPT = 4  # states to go back to
+SLOW_S = 3.0  # a shrink() that takes longer is told with what the library logged meanwhile
+LOG_LINES = 100
 
 
 def say(**what: Any) -> None:
@@ -35,6 +39,20 @@ def rss_kib() -> int:
     status = Path("/proc/self/status").read_text()
     found: str = re.findall(r"VmRSS:\s+(\d+)", status)[0]
     return int(found)
+
+
+class Lines(logging.Handler):
+    """Keeps the library's last words, with the time of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: deque[tuple[float, str]] = deque(maxlen=LOG_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last.append((time.monotonic(), record.getMessage()))
+
+
+LOG = Lines()
 
 
 class Few(Exception):
@@ -76,6 +94,7 @@ class Incarnation:
 
     def shrink(self) -> None:
         begin = time.monotonic()
+        rank, size = self.comm.rank, self.comm.size
         while True:
             try:
                 self.comm = self.comm.shrink(timeout_s=SHRINK_S)
@@ -88,11 +107,15 @@ class Incarnation:
                     raise
         recovered = self.comm.recovered
         assert recovered is not None
+        seconds = time.monotonic() - begin
+        if seconds > SLOW_S:
+            lines = [f"{at - begin:.2f} s: {text}" for at, text in LOG.last if at > begin - 1]
+            say(slow=f"shrink() of rank {rank} of {size} took {seconds:.1f} s", log=lines)
         before = self.step
         self.step, self.sums = self.kept[recovered.last_common_op]
         self.state = self.pattern * self.sums
         self.kept = {0: (self.step, self.sums)}
-        say(shrunk=self.comm.size, replayed=before - self.step, seconds=time.monotonic() - begin)
+        say(shrunk=self.comm.size, replayed=before - self.step, seconds=seconds)
         if self.comm.size < self.size_min:
             raise Few("half or fewer are left")
 
@@ -113,6 +136,8 @@ class Incarnation:
 
 
 def main() -> None:
+    logging.getLogger("rdmaring").setLevel(logging.INFO)
+    logging.getLogger("rdmaring").addHandler(LOG)
     for line in sys.stdin:
         try:
             job = Incarnation(json.loads(line))

@@ -218,6 +218,57 @@ def test_a_shrunk_communicator_shrinks_again(tmp_path: Path) -> None:
         assert ran.of(rank, "after") == ran.of(rank, "before")
 
 
+# Of the survivors that have agreed one dies before all have met again.
+KILLED_LATER = """
+from rdmaring import group
+from rdmaring.recover.survivors import Survivors
+comm = rr.init(timeout_s=30)
+x = np.ones(100_000)
+comm.all_reduce(x)
+if comm.rank == FIRST:
+    die()
+said_error(lambda: comm.all_reduce(x))
+end = lambda: os.kill(os.getpid(), signal.SIGKILL)
+create = group.create
+def create_and_die(rank, size, gather, settings):
+    rounds = []
+    def counted(mine):
+        rounds.append(gather(mine))
+        if len(rounds) == 2:  # all tell that they are ready to map each other
+            end()
+        return rounds[-1]
+    return create(rank, size, counted, settings)
+if rank == THEN and AT == "meeting":
+    Survivors.meet = lambda *_: end()
+elif rank == THEN:
+    group.create = create_and_die
+comm = shrunk(comm)
+works(comm)
+comm.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "then", "at"),
+    [
+        pytest.param("", 0, "meeting", id="its-host"),
+        pytest.param("", 3, "meeting", id="another", marks=pytest.mark.long),
+        pytest.param("", 3, "joining", id="before-it-connects"),
+        pytest.param("abbcc", 0, "meeting", id="far-host", marks=pytest.mark.long),
+        pytest.param("abbcd", 4, "meeting", id="far"),
+    ],
+)
+def test_one_more_dies_before_the_survivors_have_met(nodes: str, then: int, at: str, tmp_path: Path) -> None:
+    """Nobody waits for it until the time for meeting (8 s) or mapping (20 s) is over."""
+    size, first = len(nodes) or 4, 2
+    ran = world(size, f"FIRST, THEN, AT = {first}, {then}, {at!r}" + KILLED_LATER, tmp_path, nodes)
+    survivors = [rank for rank in range(size) if rank not in (first, then)]
+    for rank in survivors:
+        assert ran.of(rank, "old") == survivors, ran.output
+        assert ran.of(rank, "good"), ran.output
+        assert ran.of(rank, "seconds") < 7, ran.output
+
+
 def test_all_may_survive(tmp_path: Path) -> None:
     """Nobody has died: one is inside an operation, the others call shrink()."""
     ran = world(
