@@ -161,8 +161,11 @@ void rr_far_see(const struct rr_far *far, int32_t peer, uint64_t now_ns, rr_rank
 		return;
 	}
 	if (witness->op_entered > seen->op_entered) {
-		seen->op_entered = witness->op_entered;
+		seen->op_entered = witness->op_entered; /* what it called, and what it waits in, was of an earlier one */
 		memset(seen->wait_kind, 0, sizeof(seen->wait_kind));
+		seen->collective = -1;
+		seen->descriptor = 0;
+		seen->call[0] = 0;
 	}
 	seen->op_done = witness->op_done > seen->op_done ? witness->op_done : seen->op_done;
 	seen->life = witness->life;

@@ -67,6 +67,8 @@ static const char *place_of(const rr_rank_seen *rank, char *text, size_t size)
 {
 	if (rank->op_entered > rank->op_done && is_stale(rank))
 		snprintf(text, size, "in user code or stopped, and has told of no op after %llu", (unsigned long long)rank->op_entered);
+	else if (rank->op_entered > rank->op_done && rank->collective < 0) /* told by a neighbour, who does not know more */
+		snprintf(text, size, "in op %llu", (unsigned long long)rank->op_entered);
 	else if (rank->op_entered > rank->op_done)
 		snprintf(text, size, "in op %llu (%s)", (unsigned long long)rank->op_entered,
 			 rr_collective_name(rank->collective));
