@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 WORKER = Path(__file__).with_name("stress_worker.py")
-SILENT_S = 90.0  # without a word from a living worker
+SILENT_S = 180.0  # without a word from a living worker
 FLAT_KIB = 8192  # what the elder may grow between its second quarter and its last
 
 EPILOG = """\b
@@ -41,9 +41,10 @@ It ends only its own processes.
 
 @dataclass
 class Worker:
-    """One process. stands: its world was made. waits: for the next incarnation."""
+    """One process. ready: it has begun. stands: its world was made. waits: for the next incarnation."""
 
     process: subprocess.Popen[bytes]
+    ready: bool = False
     stands: bool = False
     waits: bool = True
     begun: bytes = b""
@@ -126,10 +127,11 @@ class Stress:
         self.secret = secrets.token_hex(16)
 
     def run(self, seconds: float) -> Totals:
-        until = time.monotonic() + seconds
+        until: float | None = None
         try:
-            while time.monotonic() < until and not self.totals.hung:
+            while until is None or (time.monotonic() < until and not self.totals.hung):
                 self.begin()
+                until = time.monotonic() + seconds if until is None else until
                 self.incarnation(until)
         finally:
             for worker in self.workers:
@@ -145,6 +147,10 @@ class Stress:
         step, sums = (start.step, start.sums) if start else (0, 0)
         while len(self.workers) < self.ranks:
             self.workers.append(self.start())
+        until = time.monotonic() + SILENT_S  # a loaded machine takes longer to start them than a world waits for a rank
+        while not all(worker.ready for worker in self.workers) and time.monotonic() < until:
+            for key, _ in self.selector.select(0.2):
+                self.hear(key.data)
         self.totals.incarnations += 1
         self.order = self.dice.sample(self.workers, self.ranks)
         port = _free_port()
@@ -225,6 +231,7 @@ class Stress:
     def note(self, worker: Worker, said: dict[str, Any]) -> None:
         elder = worker is self.workers[0]
         totals = self.totals
+        worker.ready |= "ready" in said
         worker.stands |= "stands" in said
         if "wrong" in said:
             totals.wrong.append(said["wrong"])

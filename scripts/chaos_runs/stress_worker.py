@@ -23,7 +23,7 @@ import numpy as np
 
 import rdmaring as rr
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 SHRINK_S = 30.0
 TELL_S = 1.0
 KEPT = 4  # states to go back to
@@ -138,6 +138,7 @@ class Incarnation:
 def main() -> None:
     logging.getLogger("rdmaring").setLevel(logging.INFO)
     logging.getLogger("rdmaring").addHandler(LOG)
+    say(ready=True)
     for line in sys.stdin:
         try:
             job = Incarnation(json.loads(line))
