@@ -16,7 +16,8 @@ class RdmaringError(Exception):
         cause: one sentence: what happened, to whom.
         hint: what to do about it: of the place that raised it, and then part of the text; or else the class's advice.
         rank, peer: this rank, and the rank at the other end of what failed.
-        link: the edge, as "0->1". transport: "shm" and others.
+        link: the edge, sender first, as "0->1": the verdict's (who is waited for is named first), on all ranks alike;
+            without one from ``peer`` to this rank, of send() the other way. transport: "shm" and others.
         collective, op, row: the operation's name and number, and the schedule's row.
         verdict: of a lost communicator: the first stuck edge and the class of its trouble; see docs/WHY.md.
     """
@@ -42,12 +43,20 @@ class RdmaringError(Exception):
         self.hint = hint or self.advice
         self.rank = rank
         self.peer = peer
-        self.link = f"{peer}->{rank}" if rank is not None and peer is not None else None
+        self.link = _edge(rank, peer, collective, verdict)
         self.transport = transport
         self.collective = collective
         self.op = op
         self.row = row
         self.verdict = verdict
+
+
+def _edge(rank: int | None, peer: int | None, collective: str | None, verdict: Verdict | None) -> str | None:
+    if verdict is not None and verdict.rank is not None and verdict.peer is not None:
+        return f"{verdict.rank}->{verdict.peer}"
+    if rank is None or peer is None:
+        return None
+    return f"{rank}->{peer}" if collective == "send" else f"{peer}->{rank}"
 
 
 # ---- this call: nothing was changed, the communicator lives on ----

@@ -26,7 +26,7 @@ def judged(call):
     except rr.RdmaringError as error:
         v = error.verdict
         say(error=type(error).__name__, text=str(error), seconds=time.monotonic() - begin, at=time.time(),
-            log=[line for line in lines], verdict=None if v is None else v.as_dict())
+            log=[line for line in lines], verdict=None if v is None else v.as_dict(), link=error.link)
         return
     say(error=None, verdict=None, seconds=time.monotonic() - begin)
 
@@ -65,6 +65,27 @@ class Throttled(Sockets):
     def due_s(self):
         return self.next if self.next > time.monotonic() else None
 """
+# Rank 1 is held inside the operation while it waits for the last rank, which enters late: sleep() is the handler of a
+# signal whose number is the seconds. It is killed when the others are through.
+HELD = """
+import ctypes
+comm = rr.init(timeout_s=30)
+x = np.ones(300_000)
+pids = comm.all_gather(np.array([os.getpid()]))
+libc = ctypes.CDLL(None)
+libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+libc.signal(signal.SIGVTALRM, ctypes.cast(libc.sleep, ctypes.c_void_p))
+main = threading.main_thread().ident
+comm.barrier()
+if comm.rank == 1:
+    threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGVTALRM)).start()
+if comm.rank == comm.size - 1:
+    time.sleep(0.8)
+judged(lambda: comm.all_reduce(x, algorithm="ring", timeout_s=2))
+if comm.rank == 0:
+    time.sleep(1)  # the others are through
+    os.kill(int(pids[1]), signal.SIGKILL)
+"""
 FAR = {"shm": {}, "tcp": {"FAR": "1"}, "mixed": {"FAR": "1", "PER": "2"}}
 
 
@@ -97,6 +118,8 @@ def agreed(ran: Ran, ranks: tuple[int, ...], kind: str, culprit: int | None) -> 
         assert each["kind"] == kind, ran.output
         if culprit is not None:
             assert each["rank"] == culprit, ran.output
+        if each["peer"] is not None:
+            assert ran.of(rank, "link") == f"{each['rank']}->{each['peer']}", ran.output
         lines = ran.of(rank, "log")
         assert [line for line in lines if each["text"] in line] == [f"rank {rank}: {each['text']}"], lines
     return verdict(ran, ranks[0])

@@ -17,6 +17,7 @@ from typing import Any
 from rdmaring._native import ffi, lib
 
 SEGMENT = "/memfd:rdmaring-segment"
+WORLD_MAX = 1 << 16  # ranks that a page is believed to belong to: what is made of it is as large
 MAPPING = re.compile(r"^([0-9a-f]+)-[0-9a-f]+ \S+ 0+ (\S+) (\d+) +" + re.escape(SEGMENT), re.MULTILINE)
 
 
@@ -100,6 +101,11 @@ def record(data: bytes, pid: int, found: Segments) -> Any | None:
     if status == -2:
         found.versions.add(pid)
     if status < 0:
+        return None
+    if seen.world > WORLD_MAX:
+        found.refused[pid] = (
+            f"process {pid}: its page claims a world of {seen.world} ranks; up to {WORLD_MAX} are believed"
+        )
         return None
     seen.life = lib.rr_process_life(seen.pid, seen.start_time)
     return seen

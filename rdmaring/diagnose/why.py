@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +13,8 @@ from rdmaring.diagnose import segments
 from rdmaring.verdict import Verdict
 
 QUIET_NS = 500_000_000
+STARVED_NS = 10_000_000_000  # a rank that waits, and has not looked around for less, may have had no processor
+LOOKS, LOOK_AGAIN_S = 6, 0.3
 STUCK_S = 1.0  # a rank that waits for less may just be waiting its turn
 LIVES = {
     lib.RR_LIFE_UNKNOWN: "unknown",
@@ -99,13 +104,24 @@ def look(pids: frozenset[int] | None = None, job: str | None = None) -> Report:
     pids: those in which one of these processes takes part, and all others of the same jobs. job: a job's or a
     communicator's number, or its end. None: no limit.
     """
+    for _ in range(LOOKS - 1):
+        report, unsettled = _look(pids, job)
+        if report.stuck or not unsettled:
+            return report
+        time.sleep(LOOK_AGAIN_S)
+    return _look(pids, job)[0]
+
+
+def _look(pids: frozenset[int] | None, job: str | None) -> tuple[Report, bool]:
+    """Once; and whether what a rank waits in may be out of date."""
     found = segments.find()
     comms: dict[int, dict[int, Any]] = {}
     users: dict[int, set[int]] = {}
-    for place, seen in found.pages.items():
+    for place, seen in alike(found).items():
         comms.setdefault(seen.comm, {})[seen.rank] = seen
         users.setdefault(seen.comm, set()).update(found.mapped_by[place] | {seen.pid})
-    groups = []
+    groups: list[Group] = []
+    unsettled = False
     for number, members in _jobs(comms, users).items():
         together = [_group(number, comm, comms[comm]) for comm in sorted(members, key=lambda c: (-_world(comms[c]), c))]
         if pids is not None and not any(users[comm] & pids for comm in members):
@@ -114,9 +130,29 @@ def look(pids: frozenset[int] | None = None, job: str | None = None) -> Report:
         if job is not None and not any(name.endswith(job.lower()) for name in names):
             continue
         groups += together
-    refused = [text for _, text in sorted(found.refused.items())] if not groups else []
+        unsettled = unsettled or any(_is_unsettled(seen) for comm in members for seen in comms[comm].values())
+    unbelieved = [text for text in found.refused.values() if "claims" in text]
+    refused = [text for _, text in sorted(found.refused.items())] if not groups else sorted(unbelieved)
     refused += [f"process {pid} runs another version of rdmaring" for pid in sorted(found.versions)]
-    return Report(tuple(groups), tuple(refused))
+    return Report(tuple(groups), tuple(refused)), unsettled
+
+
+def alike(found: segments.Segments) -> dict[tuple[str, int], Any]:
+    """Pages of one communicator that claim worlds of unlike size: those of the most frequent claim, or of the least."""
+    claims: dict[int, Counter[int]] = {}
+    for seen in found.pages.values():
+        claims.setdefault(seen.comm, Counter())[int(seen.world)] += 1
+    pages = {}
+    for place, seen in found.pages.items():
+        world = max(claims[seen.comm], key=lambda size, comm=seen.comm: (claims[comm][size], -size))
+        if seen.world == world:
+            pages[place] = seen
+        else:
+            found.refused[seen.pid] = (
+                f"process {seen.pid}: its page claims a world of {seen.world} ranks, the others of its communicator "
+                f"tell of {world}"
+            )
+    return pages
 
 
 def _world(members: dict[int, Any]) -> int:
@@ -181,7 +217,9 @@ def judge(members: dict[int, Any], world: int) -> Verdict | None:
     ended = _unmissed(members, ("ended",))
     if ended is not None:
         return ended
-    records = ffi.new("rr_rank_seen[]", world)
+    # Memory that nobody has written takes none: a page may claim many ranks, of which few are here.
+    room = mmap.mmap(-1, world * ffi.sizeof("rr_rank_seen"), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    records = ffi.from_buffer("rr_rank_seen[]", room)
     for rank, seen in members.items():
         records[rank] = seen[0]
     found = ffi.new("rr_verdict *")
@@ -202,6 +240,12 @@ def judge(members: dict[int, Any], world: int) -> Verdict | None:
 def _waits_now(seen: Any) -> bool:
     """Who runs and waits looks around some hundred times a second; who is stopped waits for what it waited for."""
     return bool(seen.life != lib.RR_LIFE_ENDED and (seen.life != lib.RR_LIFE_RUNS or seen.quiet_ns < QUIET_NS))
+
+
+def _is_unsettled(seen: Any) -> bool:
+    """It ran when it looked around last, and was not run for long; or it has gone on since."""
+    inside = seen.op_entered > seen.op_done and bool(seen.wait_kind[0] or seen.wait_kind[1])
+    return inside and seen.life == lib.RR_LIFE_RUNS and QUIET_NS <= seen.quiet_ns < STARVED_NS
 
 
 def _unmissed(members: dict[int, Any], lives: tuple[str, ...]) -> Verdict | None:

@@ -26,7 +26,7 @@ All are `rdmaring.RdmaringError`. Where Python has a word for the same thing (`V
 | `cause` | a sentence: what happened, to whom |
 | `hint` | what to do: of the place that raised it, and then part of the message; or else its class's. Never empty |
 | `rank`, `peer` | this rank, and the rank at the other end of what failed |
-| `link` | the edge, as "0->1": from `peer` to `rank` (C: the two numbers) |
+| `link` | the edge, sender first, as "0->1": the verdict's; else from `peer` to `rank`, of `send()` the other way |
 | `transport` | that serves the edge: "shm", "tcp", "verbs", "cuda_ipc" or one of the program's own |
 | `collective`, `op`, `row` | the operation's name and its number in the communicator; the row of the schedule |
 | `verdict` | of a lost communicator: the first stuck edge and its trouble's class ([WHY.md](WHY.md)) |

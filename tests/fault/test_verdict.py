@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from verdicts import agreed, run, verdict
 
+import rdmaring as rr
+
 LARGE, TINY = "np.ones(1 << 18, np.float32)", "np.ones(2, np.float32)"
 
 
@@ -160,3 +162,11 @@ else:
 """
     found = agreed(run(2, source, tmp_path, where), (0,), "never_entered", 1)
     assert "has not sent message 1" in found["text"], found
+
+
+def test_the_edge_of_an_error_without_a_verdict() -> None:
+    """Sender first: from the peer to this rank, unless it sends. With one it is the verdict's: see agreed()."""
+    assert rr.CorruptError("", rank=1, peer=0).link == "0->1"
+    assert rr.OperationTimeoutError("", rank=1, peer=0, collective="send").link == "1->0"
+    assert rr.OperationTimeoutError("", rank=1, peer=0, collective="recv").link == "0->1"
+    assert rr.AbortedError("", rank=1).link is None

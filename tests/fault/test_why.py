@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from worlds import RDMARING
 
 from rdmaring._native import ffi, lib
 from rdmaring.diagnose import segments
+from rdmaring.diagnose.why import alike
 
 
 @pytest.mark.parametrize("where", ["shm", "tcp"])
@@ -79,20 +82,74 @@ def test_nothing_is_found_and_wrong_usage() -> None:
         assert done.returncode == 2 and "Usage" in done.stderr, done.stderr
 
 
+HEAD = int.to_bytes(0x45474150474E5252, 8, "little")
+# Maps a segment whose page it was given, as a rank would.
+HOSTILE = """
+import mmap, os, sys, time
+data = bytes.fromhex(sys.argv[1])
+descriptor = os.memfd_create("rdmaring-segment")
+os.write(descriptor, data)
+room = mmap.mmap(descriptor, len(data))
+print("there", flush=True)
+time.sleep(60)
+"""
+
+
+def page_version() -> int:
+    size, record = lib.rr_page_bytes(), ffi.new("rr_rank_seen *")
+    return next(
+        number
+        for number in range(1, 99)
+        if lib.rr_page_read(HEAD + bytes([number]) + bytes(size), size, 0, record) != -2
+    )
+
+
+def page(world: int, rank: int, pid: int, comm: int) -> bytes:
+    """Of a rank that has entered op 1 and waits."""
+    words = [page_version(), world, rank, pid]
+    data = bytearray(lib.rr_page_bytes())
+    data[:24] = HEAD + b"".join(int.to_bytes(word, 4, "little") for word in words)
+    data[64:68] = int.to_bytes(1, 4, "little")  # its state: open
+    data[80:88] = int.to_bytes(comm, 8, "little")
+    data[192:200] = int.to_bytes(1 << 8, 8, "little")  # entries[0]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("world", [1 << 16, 1 << 20], ids=["believed", "refused"])
+def test_a_page_that_claims_a_large_world_takes_little(world: int) -> None:
+    line = [sys.executable, "-c", HOSTILE, page(world, 7, os.getpid(), 0xC0FFEE).hex()]
+    with subprocess.Popen(line, stdout=subprocess.PIPE) as hostile:
+        try:
+            assert hostile.stdout is not None and hostile.stdout.readline() == b"there\n"
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+            code, document = why(str(hostile.pid))
+            grown = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss - before
+        finally:
+            hostile.kill()
+    assert grown < 150 * 1024, f"{grown} KiB"  # records of 2^16 ranks alone are more
+    if world == 1 << 16:
+        assert code in (0, 1) and len(document["groups"][0]["absent"]) == world - 1, document
+    else:
+        told = f"process {hostile.pid}: its page claims a world of {world} ranks; up to {1 << 16} are believed"
+        assert code == 3 and told in document["refused"], document
+
+
+def test_pages_of_one_communicator_that_differ_in_its_size() -> None:
+    """The most frequent claim is believed."""
+    found = segments.Segments()
+    for inode, (world, rank) in enumerate([(4, 0), (60_000, 59_999), (4, 1)]):
+        found.pages["0:1", inode] = segments.record(page(world, rank, 100 + rank, 5), 100 + rank, found)
+    assert sorted(found.pages[place].rank for place in alike(found)) == [0, 1]
+    assert list(found.refused) == [100 + 59_999] and "the others of its communicator tell of 4" in found.refused[60_099]
+
+
 def test_bytes_of_any_kind_are_no_page() -> None:
     size = lib.rr_page_bytes()
     found = segments.Segments()
     assert segments.record(b"", 1, found) is None and segments.record(bytes(size), 1, found) is None
     seed = random.SystemRandom().randrange(1 << 32)
     source = random.Random(seed)
-    head = int.to_bytes(0x45474150474E5252, 8, "little")
-    record = ffi.new("rr_rank_seen *")
-    versions = (
-        number
-        for number in range(1, 99)
-        if lib.rr_page_read(head + bytes([number]) + bytes(size), size, 0, record) != -2
-    )
-    version = next(versions)
+    head, version = HEAD, page_version()
     for _ in range(300):
         rank = int.to_bytes(8, 4, "little") + int.to_bytes(source.randrange(8), 4, "little")
         data = head + bytes([version, 0, 0, 0]) + rank + int.to_bytes(1 + source.randrange(1 << 30), 4, "little")
