@@ -21,6 +21,7 @@ import click
 
 WORKER = Path(__file__).with_name("stress_worker.py")
 SILENT_S = 180.0  # without a word from a living worker
+PAUSE_S = 5.0  # of this script itself: its machine stood still, and so did the ranks, whose times went on
 FLAT_KIB = 8192  # what the elder may grow between its second quarter and its last
 
 EPILOG = """\b
@@ -68,6 +69,8 @@ class Totals:
     errors: Counter[str] = field(default_factory=Counter)
     unexpected: list[str] = field(default_factory=list)
     hung: list[str] = field(default_factory=list)
+    paused_s: list[float] = field(default_factory=list)
+    not_begun: list[str] = field(default_factory=list)  # worlds that did not assemble, in a rank's words
     rss_kib: list[int] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
     shrink_s: list[float] = field(default_factory=list)
@@ -88,7 +91,8 @@ class Totals:
 
     @property
     def good(self) -> bool:
-        return not (self.wrong or self.hung or self.unexpected) and self.flat and self.steps > 0
+        without_cause = len(self.not_begun) if not self.paused_s else 0
+        return not (self.wrong or self.hung or self.unexpected or without_cause) and self.flat and self.steps > 0
 
     def as_dict(self) -> dict[str, Any]:
         times = sorted(self.shrink_s)
@@ -104,6 +108,8 @@ class Totals:
             "wrong": self.wrong,
             "hung": self.hung,
             "unexpected": self.unexpected,
+            "paused_s": [round(pause, 1) for pause in self.paused_s],
+            "not_begun": self.not_begun,
             "errors": dict(self.errors),
             "rss_kib": [self.rss_kib[0], self.rss_kib[-1]] if self.rss_kib else [],
             "growth_kib": self.growth_kib(),
@@ -124,20 +130,35 @@ class Stress:
         self.workers: list[Worker] = []  # the first is the elder
         self.order: list[Worker] = []  # by rank of this incarnation
         self.selector = selectors.DefaultSelector()
+        self.until = float("inf")
+        self.looked_at = time.monotonic()
         self.secret = secrets.token_hex(16)
 
     def run(self, seconds: float) -> Totals:
-        until: float | None = None
         try:
-            while until is None or (time.monotonic() < until and not self.totals.hung):
+            while time.monotonic() < self.until and not self.totals.hung:
                 self.begin()
-                until = time.monotonic() + seconds if until is None else until
-                self.incarnation(until)
+                self.until = min(self.until, time.monotonic() + seconds)
+                self.incarnation()
         finally:
             for worker in self.workers:
                 worker.process.kill()
                 worker.process.wait()
         return self.totals
+
+    def look(self, wait_s: float) -> float:
+        """Hear what workers say. What this script stood still for does not count. Returns the time."""
+        for key, _ in self.selector.select(wait_s):
+            self.hear(key.data)
+        now = time.monotonic()
+        pause_s = now - self.looked_at
+        self.looked_at = now
+        if pause_s > PAUSE_S:
+            self.totals.paused_s.append(pause_s)
+            self.until += pause_s
+            for worker in self.workers:
+                worker.heard_at = now
+        return now
 
     def begin(self) -> None:
         """Survivors and new workers become a world, in drawn order."""
@@ -147,10 +168,10 @@ class Stress:
         step, sums = (start.step, start.sums) if start else (0, 0)
         while len(self.workers) < self.ranks:
             self.workers.append(self.start())
-        until = time.monotonic() + SILENT_S  # a loaded machine takes longer to start them than a world waits for a rank
-        while not all(worker.ready for worker in self.workers) and time.monotonic() < until:
-            for key, _ in self.selector.select(0.2):
-                self.hear(key.data)
+        # A loaded machine takes longer to start them than a world waits for a rank.
+        until = time.monotonic() + SILENT_S
+        while not all(worker.ready for worker in self.workers) and self.look(0.2) < until:
+            pass
         self.totals.incarnations += 1
         self.order = self.dice.sample(self.workers, self.ranks)
         port = _free_port()
@@ -180,17 +201,15 @@ class Stress:
         self.selector.register(process.stdout, selectors.EVENT_READ, worker)
         return worker
 
-    def incarnation(self, until: float) -> None:
+    def incarnation(self) -> None:
         """Kills until all survivors say that they are too few, or the time is over."""
         next_kill = float("inf")
         while not all(worker.waits for worker in self.workers):
-            for key, _ in self.selector.select(0.05):
-                self.hear(key.data)
-            now = time.monotonic()
+            now = self.look(0.05)
             silent = [worker.process.pid for worker in self.workers if now - worker.heard_at > SILENT_S]
             if silent:
                 self.totals.hung.append(f"incarnation {self.totals.incarnations}: silent for {SILENT_S:g} s: {silent}")
-            if silent or now > until:
+            if silent or now > self.until:
                 return
             targets = [worker for worker in self.workers[1:] if not worker.waits]
             if next_kill == float("inf") and all(worker.stands for worker in self.workers):
@@ -237,6 +256,9 @@ class Stress:
             totals.wrong.append(said["wrong"])
         if "error" in said:
             totals.errors[said["error"]] += 1
+        if "not_begun" in said:
+            totals.not_begun.append(said["not_begun"])
+            worker.waits = True
         if "unexpected" in said:
             totals.unexpected.append(said["unexpected"])
         if "shrunk" in said and elder:

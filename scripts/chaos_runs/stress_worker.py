@@ -140,8 +140,13 @@ def main() -> None:
     logging.getLogger("rdmaring").addHandler(LOG)
     say(ready=True)
     for line in sys.stdin:
+        told = json.loads(line)
         try:
-            job = Incarnation(json.loads(line))
+            job = Incarnation(told)
+        except rr.SetupError as error:
+            say(not_begun=error.cause)
+            continue
+        try:
             why = job.run()
         except rr.RdmaringError as error:
             say(unexpected=f"{type(error).__name__}: {error}")
