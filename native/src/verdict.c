@@ -330,7 +330,7 @@ static void follow(struct search *search, rr_verdict *out)
 			continue;
 		doubt = doubt || (rank->life == RR_LIFE_UNKNOWN && rank->op_done < search->op && !rank->wait_kind[0] && !rank->wait_kind[1]);
 		if (i && is_busy(search, r))
-			busy = busy < 0 || r < busy ? r : busy;
+			busy = busy < 0 || rank->quiet_ns > search->seen[busy].quiet_ns ? r : busy; /* others may only lack a processor */
 		for (int side = 0; side < 2; side++)
 			if (rank->wait_kind[side])
 				reach(search, rank->wait_peer[side], r);

@@ -46,6 +46,7 @@ def run_verbs(
     *,
     env: dict[str, str] | None = None,
     timeout_s: float = 60,
+    options: tuple[str, ...] = (),
 ) -> Verbs:
     """``source`` on ``world`` ranks; ``spec`` is the VERBS_SIM of all, ``env`` may hold VERBS_SIM_RANK_1."""
     report = tmp_path / "report"
@@ -55,6 +56,7 @@ def run_verbs(
         world,
         NODES + source,
         tmp_path,
+        *options,
         env={**simulated, "RDMARING_TRANSPORT": "verbs", **(env or {})},
         timeout_s=timeout_s,
     )
