@@ -67,7 +67,7 @@ class Throttled(Sockets):
 """
 # Rank 1 is held inside the operation while it waits for the last rank, which enters late: sleep() is the handler of a
 # signal whose number is the seconds. It is killed when the others are through.
-HELD = """
+HELD = PREFERRED + """
 import ctypes
 comm = rr.init(timeout_s=30)
 x = np.ones(300_000)
@@ -81,7 +81,7 @@ if comm.rank == 1:
     threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGVTALRM)).start()
 if comm.rank == comm.size - 1:
     time.sleep(0.8)
-judged(lambda: comm.all_reduce(x, algorithm="ring", timeout_s=2))
+judged(lambda: comm.all_reduce(x, algorithm="ring", timeout_s=4))
 if comm.rank == 0:
     time.sleep(1)  # the others are through
     os.kill(int(pids[1]), signal.SIGKILL)

@@ -144,7 +144,7 @@ def alike(found: segments.Segments) -> dict[tuple[str, int], Any]:
         claims.setdefault(seen.comm, Counter())[int(seen.world)] += 1
     pages = {}
     for place, seen in found.pages.items():
-        world = max(claims[seen.comm], key=lambda size, comm=seen.comm: (claims[comm][size], -size))
+        world = -max((count, -size) for size, count in claims[seen.comm].items())[1]
         if seen.world == world:
             pages[place] = seen
         else:

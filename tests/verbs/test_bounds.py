@@ -1,4 +1,4 @@
-"""send, recv, all_to_all, gather and scatter over verbs (the substitute library): a failed rank is named, and in time."""
+"""send, recv, all_to_all, gather, scatter over verbs (the substitute library): a failed rank is named, and in time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verbs.simulated import run_verbs
 
 @pytest.mark.parametrize(
     ("fault", "within_s"),
-    [("killed", 8.0), ("mismatch", 8.0), pytest.param("stopped", 10.0, marks=pytest.mark.long)],
+    [("killed", 15.0), ("mismatch", 15.0), pytest.param("stopped", 15.0, marks=pytest.mark.long)],
 )
 def test_a_failed_rank_is_named_by_whoever_needs_it(fault: str, within_s: float, tmp_path: Path) -> None:
     ran = run_verbs(3, f"FAULT = {fault!r}\n" + SOURCE, tmp_path, timeout_s=100, options=("--keep-going",)).ran
