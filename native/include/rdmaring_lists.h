@@ -92,13 +92,15 @@ typedef struct rr_cuda_block {
 
 /* Bytes of one rank's block; 0: a member is out of range. */
 RR_API uint64_t rr_cuda_block_bytes(const rr_cuda_block *block);
-/* Bytes of its flags, which may lie in host memory instead (rr_lists_spec); 0: a member is out of range. */
+/* Bytes of its flags, which may lie in host memory instead; 0: a member is out of range. */
 RR_API uint64_t rr_cuda_block_flag_bytes(const rr_cuda_block *block);
 /*
  * Set this rank's own block to the state before the first list: waits until that is done. All ranks call it before any of
  * them emits, and again before lists are used after an abort.
  */
 RR_API rr_status rr_cuda_block_reset(rr_cuda *cuda, void *context, const rr_cuda_block *block, uint64_t address);
+/* The same for own flags in host memory (rr_cuda_list_spec.own_flags). */
+RR_API rr_status rr_cuda_flags_reset(const rr_cuda_block *block, void *own_flags);
 
 typedef struct rr_cuda_list rr_cuda_list;
 
@@ -113,6 +115,12 @@ typedef struct rr_cuda_list_spec {
 	void *kernel;           /* CUfunction rr_<redop>_<dtype>; NULL where nothing is combined or scaled */
 	uint32_t blocks_max;    /* of one launch; 0: 256 */
 	uint32_t copied_flags;  /* 1: peers' flags are written by copies of 4 bytes, 0: by memory operations */
+	/*
+	 * [world] Where a rank's flags lie as the GPU has them here: rr_cuda_block_flag_bytes() of host memory that all ranks
+	 * map and have registered (cuMemHostRegister); 0: in front of its block. NULL: all are.
+	 */
+	const uint64_t *flags;
+	void *own_flags; /* flags[rank] as the host has it, set by rr_cuda_flags_reset(); NULL where that is 0 */
 } rr_cuda_list_spec;
 
 typedef struct rr_cuda_list_facts {
@@ -139,8 +147,10 @@ RR_API rr_status rr_cuda_list_emit(rr_cuda_list *list, uint64_t input, uint64_t 
 /* RR_AGAIN: what was emitted last has not ended. Not of lists that were captured. */
 RR_API rr_status rr_cuda_list_ended(rr_cuda_list *list);
 /*
- * Release every wait of what was emitted, by a stream of its own, until all has ended or timeout_ns is over: then
- * RR_ERR_TIMEOUT, as where all streams of the process share one hardware queue (rr_lists_spec.own_flags helps). Results are worthless afterwards, and the blocks of all ranks want a reset.
+ * Release every wait of what was emitted until all has ended or timeout_ns is over: then RR_ERR_TIMEOUT. Own flags in host
+ * memory are released by stores of the host. Those in GPU memory take a stream, which gets nowhere where all streams of the
+ * process share one hardware queue: after RR_ERR_TIMEOUT it may still store into the own block, when the queue moves again.
+ * Results are worthless afterwards, and the blocks (and flags) of all ranks want a reset.
  */
 RR_API rr_status rr_cuda_list_abort(rr_cuda_list *list, uint64_t timeout_ns);
 /* RR_ERR_ARGUMENT while what was emitted has not ended; abort it first. */
@@ -156,12 +166,8 @@ typedef struct rr_lists_spec {
 	int32_t world;
 	const rr_cuda_block *block; /* equal on all ranks */
 	const uint64_t *blocks;     /* [world] as of rr_cuda_list_spec; each reset before any rank starts a plan */
-	/*
-	 * [world] Where a rank's flags lie as the GPU has them here: rr_cuda_block_flag_bytes() of host memory that all ranks
-	 * map and have registered (cuMemHostRegister); 0: in front of its block. NULL: all are.
-	 */
-	const uint64_t *flags;
-	void *own_flags; /* flags[rank] as the host has it, set up by rr_lists_open(); NULL where that is 0 */
+	const uint64_t *flags;      /* as of rr_cuda_list_spec */
+	void *own_flags;            /* likewise, but set by rr_lists_open() */
 	uint32_t copied_flags;      /* as of rr_cuda_list_spec */
 	uint32_t reserved;
 } rr_lists_spec;

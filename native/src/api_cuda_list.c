@@ -16,6 +16,7 @@ struct rr_cuda_list {
 	void *context;
 	rr_cuda_block block;
 	rr_cuda_ptr own_block;
+	_Atomic uint32_t *own_flags; /* NULL: in GPU memory */
 	struct rr_cuda_listed *listed;
 	struct rr_cuda_streams streams;
 	void *entered, *ended; /* events of the caller's stream, and of the list's end */
@@ -85,15 +86,23 @@ static void free_parts(struct rr_cuda_list *list)
 	free(list);
 }
 
-rr_status rr_cuda_list_create(const rr_cuda_list_spec *spec, rr_cuda_list **out)
+static rr_status check_spec(const rr_cuda_list_spec *spec)
 {
 	rr_status status = rr_cuda_ipc_check(spec->block);
+
+	if (status < 0)
+		return status;
+	if (spec->world < 1 || (uint32_t)spec->world != spec->block->world || spec->rank < 0 || spec->rank >= spec->world)
+		return rr_fail(RR_ERR_ARGUMENT, "rank %d of %d ranks, with blocks for %u", spec->rank, spec->world,
+			       spec->block->world);
+	return rr_cuda_ipc_check_flags(spec->flags, spec->own_flags, spec->rank);
+}
+
+rr_status rr_cuda_list_create(const rr_cuda_list_spec *spec, rr_cuda_list **out)
+{
+	rr_status status = check_spec(spec);
 	struct rr_cuda_list *list;
 
-	if (status == RR_OK && (spec->world < 1 || (uint32_t)spec->world != spec->block->world || spec->rank < 0 ||
-				spec->rank >= spec->world))
-		status = rr_fail(RR_ERR_ARGUMENT, "rank %d of %d ranks, with blocks for %u", spec->rank, spec->world,
-				 spec->block->world);
 	if (status == RR_OK)
 		status = rr_cuda_enter(spec->cuda, spec->context);
 	if (status < 0)
@@ -107,7 +116,8 @@ rr_status rr_cuda_list_create(const rr_cuda_list_spec *spec, rr_cuda_list **out)
 	list->context = spec->context;
 	list->block = *spec->block;
 	list->own_block = spec->blocks[spec->rank];
-	status = rr_cuda_listed_make(spec->rank, spec->world, spec->plan, spec->block, spec->blocks, NULL, spec->kernel,
+	list->own_flags = spec->own_flags;
+	status = rr_cuda_listed_make(spec->rank, spec->world, spec->plan, spec->block, spec->blocks, spec->flags, spec->kernel,
 				     &list->listed);
 	if (status == RR_OK)
 		status = open_device(list, spec);
@@ -211,18 +221,35 @@ rr_status rr_cuda_list_ended(rr_cuda_list *list)
 	return status;
 }
 
-/* All flags of the own block = 1, again and again: each wait resets one, and the next comes after it. */
+/* All flags of the own block = 1; not before the last such store of the stream is done. The context is current. */
+static rr_status release(struct rr_cuda_list *list, void *stream)
+{
+	const struct rr_cuda *cuda = list->cuda;
+	rr_cuda_result result;
+
+	if (list->own_flags) {
+		rr_cuda_ipc_store_flags(&list->block, list->own_flags, 1, 1);
+		return RR_OK;
+	}
+	result = cuda->cuStreamQuery(stream);
+	if (result == RR_CUDA_ERROR_NOT_READY)
+		return RR_OK;
+	if (result != RR_CUDA_SUCCESS)
+		return rr_cuda_check(cuda, "cuStreamQuery", result);
+	return RR_CUDA(cuda, cuMemsetD32Async, list->own_block, 1, 2 * rr_cuda_ipc_flag_count(&list->block), stream);
+}
+
+/* Again and again: each wait resets its flag, and the next one comes after it. */
 static rr_status release_waits(struct rr_cuda_list *list, void *stream, uint64_t until_ns)
 {
-	uint64_t flags = 2 * rr_cuda_ipc_flag_count(&list->block);
 	rr_status status = ended(list);
 
 	while (status == RR_AGAIN) {
 		if (rr_now_ns() > until_ns)
-			return rr_fail(RR_ERR_TIMEOUT, "the list's streams did not drain: what precedes it in the caller's stream hangs");
-		status = RR_CUDA(list->cuda, cuMemsetD32Async, list->own_block, 1, flags, stream);
-		if (status == RR_OK)
-			status = RR_CUDA(list->cuda, cuStreamSynchronize, stream);
+			return rr_fail(RR_ERR_TIMEOUT, "the list's streams did not drain: what precedes it in the caller's stream "
+						       "hangs%s", list->own_flags ? "" : ", or one hardware queue serves all streams: "
+						       "then give flags in host memory");
+		status = release(list, stream);
 		nanosleep(&(struct timespec){.tv_nsec = ABORT_PAUSE_NS}, NULL);
 		if (status == RR_OK)
 			status = ended(list);
@@ -237,9 +264,12 @@ rr_status rr_cuda_list_abort(rr_cuda_list *list, uint64_t timeout_ns)
 
 	if (status < 0)
 		return status;
-	status = RR_CUDA(list->cuda, cuStreamCreate, &stream, RR_CUDA_STREAM_NON_BLOCKING);
+	if (!list->own_flags)
+		status = RR_CUDA(list->cuda, cuStreamCreate, &stream, RR_CUDA_STREAM_NON_BLOCKING);
 	if (status == RR_OK)
 		status = release_waits(list, stream, rr_now_ns() + timeout_ns);
+	if (stream && status == RR_OK)
+		status = RR_CUDA(list->cuda, cuStreamSynchronize, stream); /* its last store is behind no wait any more */
 	if (stream)
 		(void)list->cuda->cuStreamDestroy(stream);
 	rr_cuda_leave(list->cuda);

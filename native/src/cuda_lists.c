@@ -344,8 +344,8 @@ static void release_waits(struct cuda_lists *this)
 	uint64_t flags = 2 * rr_cuda_ipc_flag_count(&this->block);
 	rr_cuda_result result;
 
-	for (uint64_t i = 0; this->own_flags && i < flags; i++)
-		rr_publish32(&this->own_flags[i], 1); /* pairs with the waits of lists */
+	if (this->own_flags)
+		rr_cuda_ipc_store_flags(&this->block, this->own_flags, 1, 1);
 	/* Whether the GPU has failed is asked in either case: then its streams store no tickets any more. */
 	result = this->own_flags ? cuda_of(this)->cuEventQuery(this->ended) : release_by_stream(this, flags);
 	this->broken = this->broken || (result != RR_CUDA_SUCCESS && result != RR_CUDA_ERROR_NOT_READY);
@@ -479,17 +479,13 @@ static rr_status check_spec(const rr_lists_spec *spec)
 		return rr_fail(RR_ERR_ARGUMENT, "rank %d of %d ranks, with blocks for %u", spec->rank, spec->world, spec->block->world);
 	if (!((struct rr_cuda_device *)spec->device)->cuda->cuStreamWaitValue32)
 		return rr_fail(RR_ERR_UNSUPPORTED, "this driver has no memory operations on streams (cuStreamWaitValue32)");
-	if (!spec->own_flags != !(spec->flags && spec->flags[spec->rank]))
-		return rr_fail(RR_ERR_ARGUMENT, "own_flags and flags[%d] say the same place, for the host and for the GPU: "
-						"give both, or neither", spec->rank);
-	return RR_OK;
+	return rr_cuda_ipc_check_flags(spec->flags, spec->own_flags, spec->rank);
 }
 
 /* Places of all ranks, and the own flags as they are before the first list. */
 static rr_status take_places(struct cuda_lists *this, const rr_lists_spec *spec)
 {
 	size_t bytes = (size_t)spec->world * sizeof(uint64_t);
-	uint64_t flags = rr_cuda_ipc_flag_count(spec->block);
 
 	this->blocks = malloc(bytes);
 	this->flags = calloc(1, bytes);
@@ -499,8 +495,8 @@ static rr_status take_places(struct cuda_lists *this, const rr_lists_spec *spec)
 	if (spec->flags)
 		memcpy(this->flags, spec->flags, bytes);
 	this->own_flags = spec->own_flags;
-	for (uint64_t i = 0; this->own_flags && i < 2 * flags; i++)
-		rr_publish32(&this->own_flags[i], i < flags ? 0 : 1); /* no list has begun: ranks meet before they do */
+	if (this->own_flags)
+		rr_cuda_ipc_store_flags(spec->block, this->own_flags, 0, 1); /* ranks meet before a list begins */
 	return RR_OK;
 }
 

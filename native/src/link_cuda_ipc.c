@@ -1,6 +1,7 @@
 /* link_cuda_ipc.c - where slots and flags lie; see link_cuda_ipc.h. */
 #include "link_cuda_ipc.h"
 
+#include "order.h"
 #include "status.h"
 #include "wire.h"
 
@@ -28,6 +29,14 @@ rr_status rr_cuda_ipc_check(const rr_cuda_block *block)
 	return RR_OK;
 }
 
+rr_status rr_cuda_ipc_check_flags(const uint64_t *flags, const void *own_flags, int32_t rank)
+{
+	if (!own_flags != !(flags && flags[rank]))
+		return rr_fail(RR_ERR_ARGUMENT, "own_flags and flags[%d] say the same place, for the host and for the GPU: give both, "
+						"or neither", rank);
+	return RR_OK;
+}
+
 uint64_t rr_cuda_block_flag_bytes(const rr_cuda_block *block)
 {
 	return rr_cuda_ipc_check(block) < 0 ? 0 : 2 * rr_cuda_ipc_flag_count(block) * sizeof(uint32_t);
@@ -38,6 +47,25 @@ uint64_t rr_cuda_block_bytes(const rr_cuda_block *block)
 	if (rr_cuda_ipc_check(block) < 0)
 		return 0;
 	return rr_cuda_ipc_slots_offset(block) + rr_cuda_ipc_flag_count(block) * block->slot_bytes;
+}
+
+void rr_cuda_ipc_store_flags(const rr_cuda_block *block, _Atomic uint32_t *flags, uint32_t ready, uint32_t credit)
+{
+	uint64_t count = rr_cuda_ipc_flag_count(block);
+
+	for (uint64_t i = 0; i < 2 * count; i++)
+		rr_publish32(&flags[i], i < count ? ready : credit); /* pairs with the waits of lists */
+}
+
+rr_status rr_cuda_flags_reset(const rr_cuda_block *block, void *own_flags)
+{
+	rr_status status = rr_cuda_ipc_check(block);
+
+	if (status == RR_OK && !own_flags)
+		status = rr_fail(RR_ERR_ARGUMENT, "own_flags is NULL: flags in GPU memory are set by rr_cuda_block_reset()");
+	if (status == RR_OK)
+		rr_cuda_ipc_store_flags(block, own_flags, 0, 1);
+	return status;
 }
 
 /* The first slot, or flag, of the links with `other` in a channel. */

@@ -24,9 +24,17 @@ static inline uint64_t rr_cuda_ipc_flag_count(const rr_cuda_block *block)
 	return (uint64_t)block->channels * block->world * block->slot_count;
 }
 
+/*
+ * By the host: all flags of a block that lie in host memory. 0 and 1: as before the first list, with no list under way; 1 and 1:
+ * whoever waits for one of them goes on.
+ */
+void rr_cuda_ipc_store_flags(const rr_cuda_block *block, _Atomic uint32_t *flags, uint32_t ready, uint32_t credit);
+
 /* Where the slots begin. */
 uint64_t rr_cuda_ipc_slots_offset(const rr_cuda_block *block);
 rr_status rr_cuda_ipc_check(const rr_cuda_block *block);
+/* Whether flags[rank] and own_flags are both given, or neither; flags may be NULL. */
+rr_status rr_cuda_ipc_check_flags(const uint64_t *flags, const void *own_flags, int32_t rank);
 
 /* A rank's block, and its flags: in front of it, or in host memory that the GPUs map; addresses as this rank maps them. */
 struct rr_cuda_ipc_end {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
+import os
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import cuda.bindings.driver as driver
 import numpy as np
+import pytest
 from cuda_sim.child import check, context
 
 from rdmaring import chunks
@@ -18,6 +21,7 @@ from rdmaring._native import check as check_status
 from rdmaring._native import ffi, lib
 from rdmaring.buffers import CODE_BY_NAME
 from rdmaring.cuda import kernels
+from rdmaring.errors import OperationTimeoutError
 from rdmaring.plan import COLLECTIVE_CODE
 from rdmaring.schedule import generate
 from rdmaring.schedule.encode import encode_rank
@@ -70,6 +74,7 @@ class Rank:
     def __init__(self, folder: str, rank: str, case: str) -> None:
         given = json.loads(case)
         self.replays = given.get("replays", 8)
+        self.own_flags, self.maps = ffi.NULL, list[mmap.mmap]()
         self.rank, self.world, self.count = int(rank), given["world"], given["count"]
         self.collective, self.root = given["collective"], given.get("root")
         self.reduces = self.collective in ("all_reduce", "reduce")
@@ -81,6 +86,7 @@ class Rank:
         self.own = allocate(lib.rr_cuda_block_bytes(self.block))
         check_status(lib.rr_cuda_block_reset(self.cuda, self.context, self.block, self.own))
         self.blocks = self._open_blocks()
+        self.flags = self._share_flags() if given.get("host_flags") else []
         self.list = self._list(given)
 
     def _open_blocks(self) -> list[int]:
@@ -94,6 +100,24 @@ class Rank:
             ctypes.memmove(theirs.getPtr(), told, 64)
             blocks.append(int(check(driver.cuIpcOpenMemHandle(theirs, 1))))
         return blocks
+
+    def _share_flags(self) -> list[int]:
+        """All ranks' flags in host memory, as the GPU has them."""
+        nbytes = -(-lib.rr_cuda_block_flag_bytes(self.block) // mmap.PAGESIZE) * mmap.PAGESIZE
+        fd = os.memfd_create("flags")
+        os.ftruncate(fd, nbytes)
+        flags = []
+        for rank, told in enumerate(self.meeting.gather(f"/proc/{os.getpid()}/fd/{fd}".encode())):
+            with open(told, "r+b") as file:
+                self.maps.append(mmap.mmap(file.fileno(), nbytes))
+            begin = ctypes.addressof(ctypes.c_char.from_buffer(self.maps[-1]))
+            check(driver.cuMemHostRegister(begin, nbytes, driver.CU_MEMHOSTREGISTER_DEVICEMAP))
+            flags.append(int(check(driver.cuMemHostGetDevicePointer(begin, 0))))
+            if rank == self.rank:
+                self.own_flags = ffi.cast("void *", begin)
+                check_status(lib.rr_cuda_flags_reset(self.block, self.own_flags))
+        self.meeting.gather(b"flags are set")
+        return flags
 
     def _list(self, given: dict[str, Any]) -> Any:
         schedule = generate(self.collective, given["algorithm"], self.world, self.root)
@@ -116,6 +140,8 @@ class Rank:
         spec.cuda, spec.context, spec.rank, spec.world = self.cuda, self.context, self.rank, self.world
         kept = ffi.new("rr_plan_spec *", plan), ffi.new("uint64_t[]", self.blocks)
         spec.plan, spec.blocks = kept
+        flags = ffi.new("uint64_t[]", self.flags) if self.flags else ffi.NULL
+        spec.flags, spec.own_flags = flags, self.own_flags
         spec.block = self.block
         spec.copied_flags = given.get("copied_flags", 0)
         if self.reduces:
@@ -236,7 +262,7 @@ def replay(folder: str, rank: str, case: str) -> None:
 
 
 def leave_alone(folder: str, rank: str, case: str) -> None:
-    """Rank 0 emits, nobody else does: it hangs until it is aborted, and all drains."""
+    """Rank 0 emits, nobody else does: it hangs until it is aborted, and all drains. Then the list is good again."""
     at = Rank(folder, rank, case)
     if at.rank == 0:
         stream = check(driver.cuStreamCreate(1))
@@ -251,4 +277,27 @@ def leave_alone(folder: str, rank: str, case: str) -> None:
         assert at.ended()
         check(driver.cuStreamSynchronize(stream))
     at.meeting.gather(b"aborted")
+    check_status(lib.rr_cuda_block_reset(at.cuda, at.context, at.block, at.own))
+    if at.flags:
+        check_status(lib.rr_cuda_flags_reset(at.block, at.own_flags))
+    at.meeting.gather(b"reset")
+    buffers = Buffers(at)
+    buffers.fill(0)
+    buffers.emit()
+    buffers.compare(0)
     at.close()
+
+
+def give_up(folder: str, rank: str, case: str) -> None:
+    """One queue for all streams, and flags in GPU memory: an abort says in its time that it can release nothing."""
+    at = Rank(folder, rank, case)
+    if at.rank == 0:
+        stream = check(driver.cuStreamCreate(1))
+        memory = allocate(8 * at.count)
+        check_status(lib.rr_cuda_list_emit(at.list, memory, memory, 0, ffi.cast("void *", int(stream))))
+        begin = time.monotonic()
+        with pytest.raises(OperationTimeoutError, match="give flags in host memory"):
+            check_status(lib.rr_cuda_list_abort(at.list, 300_000_000))
+        print(f"gave up after {time.monotonic() - begin:.2f} s", flush=True)
+    at.meeting.gather(b"over")
+    os._exit(0)  # nothing can be freed

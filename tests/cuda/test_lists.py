@@ -72,7 +72,20 @@ def test_many_delays(seed: int, tmp_path: Path) -> None:
     start("run", tmp_path, case, devices=case.get("devices", 1), seed=seed, delay_us=2000)
 
 
-def test_an_abort_drains_what_nobody_answers(tmp_path: Path) -> None:
-    case = {"collective": "all_gather", "algorithm": "ring", "world": 2, "count": 2 * 5 * 512, "slots": 2}
-    outputs = start("leave_alone", tmp_path, case)
+ALONE = {"collective": "all_gather", "algorithm": "ring", "world": 2, "count": 2 * 5 * 512, "slots": 2}
+
+
+@pytest.mark.parametrize(("one_queue", "host_flags"), [(False, 0), (False, 1), (True, 1)])
+def test_an_abort_drains_what_nobody_answers(one_queue: bool, host_flags: int, tmp_path: Path) -> None:
+    outputs = start("leave_alone", tmp_path, {**ALONE, "host_flags": host_flags}, one_queue=one_queue)
     assert "drained in" in outputs[0]
+
+
+def test_an_abort_that_can_release_nothing_says_so(tmp_path: Path) -> None:
+    outputs = start("give_up", tmp_path, ALONE, one_queue=True)
+    assert 0.3 <= float(outputs[0].split()[-2]) < 10
+
+
+@pytest.mark.parametrize("copied_flags", [0, 1])
+def test_flags_in_host_memory(copied_flags: int, tmp_path: Path) -> None:
+    start("run", tmp_path, {**CASES[2], "host_flags": 1, "copied_flags": copied_flags}, one_queue=bool(copied_flags))

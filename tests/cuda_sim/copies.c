@@ -87,6 +87,7 @@ static void run_fill(struct cs_op *op)
 
 	if (!to)
 		return;
+	cs_race_fill(fill->value, fill->width);
 	if (fill->width == 1)
 		memset(to, (int)fill->value, bytes);
 	for (size_t i = 0; fill->width > 1 && i < fill->count; i++)

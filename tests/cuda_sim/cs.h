@@ -372,7 +372,9 @@ void cs_race_begin(const struct cs_op *op);            /* around `run` of an ope
 void cs_race_end(const struct cs_op *op);
 void cs_race_after(uint32_t stream, uint64_t number);  /* within: the running operation came after that one */
 void cs_race_event(const char *what, const char *event, uint32_t record); /* "records" or "awaits" */
-void cs_race_flag(const char *what, CUdeviceptr address, uint32_t bytes, uint64_t value); /* "sets" or "polls" */
+void cs_race_set(CUdeviceptr address, uint32_t bytes, uint64_t value); /* it is about to store value there */
+void cs_race_poll(CUdeviceptr address, uint32_t bytes, uint64_t seen, uint64_t wanted, unsigned int how); /* of cuda.h */
+void cs_race_fill(uint32_t value, uint32_t width); /* it is a fill, of elements of width bytes */
 
 /* The host waited: for a stream's operations, or for an event; or it took or gave back memory. */
 void cs_race_host_stream(const char *call, uint32_t stream, uint64_t number);

@@ -39,7 +39,7 @@ static void wait_for(CUdeviceptr address, uint32_t bytes, uint64_t wanted, unsig
 		if (!cs_pause(turn))
 			return;
 	}
-	cs_race_flag("polls", address, bytes, seen);
+	cs_race_poll(address, bytes, seen, wanted, flags);
 	if (flags & CU_STREAM_WAIT_VALUE_FLUSH)
 		cs_rdma_flush();
 }
@@ -51,7 +51,7 @@ static void store(CUdeviceptr address, uint32_t bytes, uint64_t value)
 
 	if (!word)
 		return;
-	cs_race_flag("sets", address, bytes, value);
+	cs_race_set(address, bytes, value);
 	if (bytes == 4)
 		atomic_store((_Atomic uint32_t *)word, (uint32_t)value);
 	else

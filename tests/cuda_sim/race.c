@@ -23,7 +23,9 @@
  *   ["records", EVENT, RECORD]  the operation is record number RECORD of the event
  *   ["awaits", EVENT, RECORD]   it came after that record
  *   ["sets", RANGE, VALUE, NS]  a stream memory operation was about to store VALUE there
- *   ["polls", RANGE, VALUE, NS] a stream memory operation waited until it saw VALUE there
+ *   ["polls", RANGE, VALUE, NS, WANTED, HOW] a stream memory operation waited until it saw VALUE there: WANTED by HOW,
+ *                             which is "geq", "eq", "and" or "nor"
+ *   ["fills", VALUE, WIDTH]   what the fill stores: elements of WIDTH bytes
  *   ["writes", N]             kernels see the adapter's writes up to N: a flush, or a completion where none is needed
  *   ["reads", N]              its reads up to N are over: a completion
  * The words of memory operations stand among reads and writes too. What the driver puts on a stream by itself (the
@@ -32,9 +34,9 @@
  *
  * What orders: operations of a stream by number (also where one queue serves all: that order is no promise); the
  * steps of a host thread by STEP; a call before the operation with the same THREAD and a later STEP, since that is
- * when it was put on the stream; and the edges. NS is CLOCK_MONOTONIC, one clock for all processes: the store
- * that "polls" saw is the last one into these bytes ("sets", or a copy) that began before that NS and left VALUE;
- * where there is none, the host stored it. "range" with cuMemAlloc and cuMemFree counts as a write
+ * when it was put on the stream; and the edges. NS is CLOCK_MONOTONIC, one clock for all processes. Which store a
+ * "polls" came after is race_flags.py's matter: as far as it can, not the one that it happened to see.
+ * "range" with cuMemAlloc and cuMemFree counts as a write
  * by the host, so that memory which is used again is not taken for the old one.
  * Marks of equal NAME are a barrier between the processes that wrote them: a test writes one after each of its own.
  */
@@ -223,13 +225,29 @@ void cs_race_event(const char *what, const char *event, uint32_t record)
 		edge("[\"%s\", \"%s\", %u]", what, event, record);
 }
 
-void cs_race_flag(const char *what, CUdeviceptr address, uint32_t bytes, uint64_t value)
+void cs_race_set(CUdeviceptr address, uint32_t bytes, uint64_t value)
 {
 	char text[96];
 
 	if (cs_race_on())
-		edge("[\"%s\", %s, %lu, %lu]", what, range_text(address, bytes, text), (unsigned long)value,
+		edge("[\"sets\", %s, %lu, %lu]", range_text(address, bytes, text), (unsigned long)value,
 		     (unsigned long)cs_now_ns());
+}
+
+void cs_race_poll(CUdeviceptr address, uint32_t bytes, uint64_t seen, uint64_t wanted, unsigned int how)
+{
+	static const char *const names[] = { "geq", "eq", "and", "nor" };
+	char text[96];
+
+	if (cs_race_on())
+		edge("[\"polls\", %s, %lu, %lu, %lu, \"%s\"]", range_text(address, bytes, text), (unsigned long)seen,
+		     (unsigned long)cs_now_ns(), (unsigned long)wanted, names[how & 3]);
+}
+
+void cs_race_fill(uint32_t value, uint32_t width)
+{
+	if (cs_race_on())
+		edge("[\"fills\", %u, %u]", value, width);
 }
 
 /* A line about the calling host thread. */

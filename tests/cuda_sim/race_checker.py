@@ -4,7 +4,7 @@
 
 race.c says what the log holds. Each operation of a stream and each waiting call of a host thread is a node; what comes
 before what follows from streams, host threads, events, flags and marks, over all processes, by vector clocks. So a
-missing wait is found whether or not it did harm in that run.
+missing wait is found whether or not it did harm in that run; race_flags.py says which store a wait for a flag has.
 
 An adapter's write comes before what a host thread does after a flush, or, where the device needs none, after it has
 polled a completion; its read comes after the request was posted, and before a completion that was polled.
@@ -22,11 +22,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from cuda_sim.race_flags import Fill, Flag, Store, Wait
 
 Range = tuple[str, int, int]  # memory, first byte, first byte behind
 
@@ -82,9 +84,14 @@ class History:
         self.nodes: list[Node] = []
         self.accesses: list[Access] = []
         self._operations: dict[tuple[int, int], list[tuple[int, int]]] = {}  # of a stream: number, last node
+        # Of a host thread, by its steps: first and last nodes of what that call put into streams.
+        self._submitted: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self._records: dict[tuple[str, int], int] = {}
-        self._sets: dict[Range, list[tuple[int, int, int]]] = defaultdict(list)  # time, value, node
-        self._stores: list[tuple[int, Range, int]] = []  # by copies and fills: time, range, node
+        self._flags: dict[Range, Flag] = defaultdict(Flag)
+        # By copies and fills: what, time, node, and of a fill its element, as Fill.of() takes it.
+        self._writes: list[tuple[Range, int, int, tuple[int, int] | None]] = []
         self._waits: list[tuple[int, list[Any], int]] = []  # node, edge, process: looked up when all is read
         self._marks: dict[str, list[int]] = defaultdict(list)
         self._posts: dict[tuple[int, int], int] = {}  # process and number of a request: node
@@ -93,6 +100,7 @@ class History:
             self._read(lines)
         for node, edge, process in self._waits:
             self._look_up(node, edge, process)
+        self._order_flags()
         self._find_first_fills()
         self.clocks, self.order = self._run()
 
@@ -144,27 +152,52 @@ class History:
         earlier = self._operations.setdefault((process, stream), [])
         before = [earlier[-1][1]] if earlier else []
         before += [node for called, node in threads[thread] if called < step][-1:]
-        node = self._node(name, place, process, line["begin"], before)
+        first = node = self._node(name, place, process, line["begin"], before)
+        filled = next(((edge[1], edge[2]) for edge in line["edges"] if edge[0] == "fills"), None)
         for edge in line["edges"]:
             if edge[0] == "records":
                 self._records[edge[1], edge[2]] = node
-                continue
-            node = self._node(name, place, process, line["begin"], [node])
-            if edge[0] == "sets":
-                flag = as_range(*edge[1])
-                self._sets[flag].append((edge[3], edge[2], node))
-                self.accesses.append(Access(node, flag, True, flag=True))
-            else:
-                self._waits.append((node, edge, process))
-                if edge[0] == "polls":
-                    self.accesses.append(Access(node, as_range(*edge[1]), False, flag=True))
+            elif edge[0] != "fills":
+                node = self._node(name, place, process, line["begin"], [node])
+                self._read_edge(node, edge, process)
         if kind != "memop":
             self.accesses += [Access(node, as_range(*each), False) for each in line["reads"]]
             for each in line["writes"]:
                 self.accesses.append(Access(node, as_range(*each), True))
                 if kind in ("copy", "fill"):
-                    self._stores.append((line["begin"], as_range(*each), node))
+                    self._writes.append((as_range(*each), line["begin"], node, filled))
         earlier.append((number, node))
+        if thread:  # else it is the driver's own
+            self._submitted[process, thread][step].append((first, node))
+
+    def _read_edge(self, node: int, edge: list[Any], process: int) -> None:
+        line = self.nodes[node].line
+        if edge[0] == "sets":
+            flag = as_range(*edge[1])
+            self._flags[flag].stores.append(Store(edge[3], edge[2], node, line))
+            self.accesses.append(Access(node, flag, True, flag=True))
+        elif edge[0] == "polls":
+            flag = as_range(*edge[1])
+            self._flags[flag].waits.append(Wait(edge[3], edge[2], edge[4], edge[5], edge[1][2], node, line))
+            self.accesses.append(Access(node, flag, False, flag=True))
+        else:
+            self._waits.append((node, edge, process))
+
+    def _order_flags(self) -> None:
+        """Give each wait for a flag the store that it came after."""
+        waited = {flag: each for flag, each in self._flags.items() if each.waits}
+        memories = defaultdict(list)
+        for flag in waited:
+            memories[flag[0]].append(flag)
+        for written, at_ns, node, element in self._writes:
+            for flag in memories[written[0]]:
+                if written == flag and element is None:
+                    waited[flag].stores.append(Store(at_ns, None, node, self.nodes[node].line))
+                elif covers(written, flag):
+                    waited[flag].fills.append(Fill.of(at_ns, node, flag[2] - flag[1], element))
+        for each in waited.values():
+            for wait, store in each.came_after():
+                self.nodes[wait].before.append(store)
 
     def _look_up(self, node: int, edge: list[Any], process: int) -> None:
         """Give a node what it waited for."""
@@ -183,12 +216,6 @@ class History:
                 before.append(self._posts[process, edge[1]])
         elif edge[0] == "mark":
             before += self._marks[edge[1]]
-        elif edge[0] == "polls":
-            flag, value, seen_ns = as_range(*edge[1]), edge[2], edge[3]
-            stores = [(at, store) for at, left, store in self._sets[flag] if left == value and at <= seen_ns]
-            stores += [(at, store) for at, where, store in self._stores if at <= seen_ns and covers(where, flag)]
-            if stores:
-                before.append(max(stores)[1])
         else:
             raise ValueError(f"{self.nodes[node].name}: unknown edge {edge}")
 
@@ -217,27 +244,39 @@ class History:
             counts[lines[node.line]] += 1
             place[index] = counts[lines[node.line]]
         self._line_of = [lines[node.line] for node in self.nodes]
-        behind: list[list[int]] = [[] for _ in self.nodes]
-        open_before = [len(node.before) for node in self.nodes]
-        for index, node in enumerate(self.nodes):
-            for earlier in node.before:
-                behind[earlier].append(index)
-        ready = [index for index, count in enumerate(open_before) if count == 0]
-        done = 0
-        while ready:
-            index = ready.pop()
-            done += 1
+        order = in_order([node.before for node in self.nodes])
+        for index in order:
             for earlier in self.nodes[index].before:
                 np.maximum(clocks[index], clocks[earlier], out=clocks[index])
             clocks[index][self._line_of[index]] = place[index]
-            for later in behind[index]:
-                open_before[later] -= 1
-                if open_before[later] == 0:
-                    ready.append(later)
-        if done != len(self.nodes):
-            stuck = next(node.name for node, count in zip(self.nodes, open_before, strict=True) if count)
-            raise ValueError(f"the log has a circle of waits, {stuck} in it")
+        if len(order) != len(self.nodes):
+            stuck = " -> ".join(self._circle([node.before for node in self.nodes], set(order)))
+            raise ValueError(f"the log has a circle of waits: {stuck}")
         return clocks, place
+
+    def _circle(self, before: Sequence[Sequence[int]], done: set[int]) -> list[str]:
+        """Names of nodes that wait for each other, each for the next one; done: all that come before no circle."""
+        node = next(index for index in range(len(before)) if index not in done)
+        seen: dict[int, None] = {}
+        while node not in seen:
+            seen[node] = None
+            node = next(earlier for earlier in before[node] if earlier not in done)
+        path = list(seen)
+        return list(dict.fromkeys(self.nodes[index].name for index in path[path.index(node) :]))
+
+    def standstill(self) -> list[str]:
+        """
+        Operations that would wait for each other if one queue served all streams of each process: each waits for the
+        next one, and the last one for the first. Empty: there are none. It tells of runs with a queue a stream, too.
+        """
+        before = [list(node.before) for node in self.nodes]
+        for steps in self._submitted.values():
+            ordered = [steps[step] for step in sorted(steps)]
+            for earlier, later in pairwise(ordered):
+                for first, _ in later:
+                    before[first] += [last for _, last in earlier]
+        order = in_order(before)
+        return [] if len(order) == len(before) else self._circle(before, set(order))
 
     def comes_before(self, first: int, second: int) -> bool:
         return bool(self.clocks[second][self._line_of[first]] >= self.order[first])
@@ -267,6 +306,24 @@ class History:
         if first.range[0].startswith("s") and not (first.flag and second.flag):
             return False
         return not (first.own or second.own)
+
+
+def in_order(before: Sequence[Sequence[int]]) -> list[int]:
+    """Numbers of nodes, each behind those before it; without those of a circle, and what comes after one."""
+    behind: list[list[int]] = [[] for _ in before]
+    open_before = [len(earlier) for earlier in before]
+    for index, those in enumerate(before):
+        for earlier in those:
+            behind[earlier].append(index)
+    ready = [index for index, count in enumerate(open_before) if count == 0]
+    order: list[int] = []
+    while ready:
+        order.append(ready.pop())
+        for later in behind[order[-1]]:
+            open_before[later] -= 1
+            if open_before[later] == 0:
+                ready.append(later)
+    return order
 
 
 def overlapping(accesses: Sequence[Access]) -> Iterator[tuple[Access, Access]]:

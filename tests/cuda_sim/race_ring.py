@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +167,29 @@ def main(folder: str, rank: str, size: str, bug: str) -> None:
         out = own.call(inputs[own.rank])
         assert bug or np.array_equal(out, sum(inputs)), f"call {call} of rank {rank} is wrong"
     exchange(own.folder, "over", own.rank, own.size, b"")
+
+
+def many(folder: str, size: str, bug: str, first_seed: str, count: str) -> None:
+    """Rings with these seeds, one after another, in FOLDER/SEED; the bindings are imported once for all."""
+    for seed in range(int(first_seed), int(first_seed) + int(count)):
+        own = Path(folder) / str(seed)
+        own.mkdir()
+        os.environ["RR_CUDA_SIM_RACE_LOG"] = str(own / "log")
+        ranks = [_forked(own, rank, size, bug, seed) for rank in range(int(size))]
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+        assert not any(statuses), f"seed {seed}: {statuses}"
+
+
+def _forked(own: Path, rank: int, size: str, bug: str, seed: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    os.environ["RR_CUDA_SIM_SEED"] = str(seed * 100 + rank)
+    status = 1
+    try:
+        signal.alarm(TIMEOUT_S)
+        main(str(own), str(rank), size, bug)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(status)

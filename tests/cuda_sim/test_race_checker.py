@@ -12,8 +12,8 @@ from cuda_sim.child import child_environment, command
 HANG_S = 90
 
 
-def ring(folder: Path, size: int, bug: str, seed: int, one_queue: bool = False) -> list[race_checker.Race]:
-    """Races in the log of one run."""
+def ring(folder: Path, size: int, bug: str, seed: int, one_queue: bool = False) -> race_checker.History:
+    """The history of one run."""
     log = folder / "log"
     folder.mkdir(exist_ok=True)
     processes = []
@@ -29,17 +29,18 @@ def ring(folder: Path, size: int, bug: str, seed: int, one_queue: bool = False) 
         for process in processes:
             process.kill()
             process.wait()
-    return race_checker.check(log)
+    return race_checker.read(log)
 
 
 @pytest.mark.parametrize(("size", "one_queue"), [(2, False), (3, False), (3, True)])
 def test_a_ring_that_is_right_has_no_race(tmp_path: Path, size: int, one_queue: bool) -> None:
-    assert ring(tmp_path, size, "", 1, one_queue) == []
+    history = ring(tmp_path, size, "", 1, one_queue)
+    assert history.races() == [] and history.standstill() == []
 
 
 @pytest.mark.parametrize("bug", race_ring.BUGS)
 def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
-    races = ring(tmp_path, 2, bug, 2)
+    races = ring(tmp_path, 2, bug, 2).races()
     assert races
     for race in races:
         assert "neither comes before the other" in str(race)
@@ -48,12 +49,26 @@ def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
 @pytest.mark.parametrize("one_queue", [False, True])
 def test_a_reversed_order_stands_still_in_one_queue(tmp_path: Path, one_queue: bool) -> None:
     """Every wait has its signal, and no access is without an order: only a single queue shows it, every time."""
-    assert ring(tmp_path, 2, race_ring.REVERSED, 3, one_queue) == []
+    history = ring(tmp_path, 2, race_ring.REVERSED, 3, one_queue)
+    assert history.races() == []
     assert sorted(path.name for path in tmp_path.glob("still.*")) == (["still.0", "still.1"] if one_queue else [])
+    if not one_queue:  # where it stood still, what would have gone on is not in the log
+        circle = history.standstill()
+        assert any(name.startswith("memop") for name in circle), circle
+
+
+SEEDS, LONG_S = 50, 1800
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", ["", *race_ring.BUGS])
+@pytest.mark.timeout(LONG_S + 60)
+@pytest.mark.parametrize("bug", ["", *race_ring.BUGS, race_ring.REVERSED])
 def test_whatever_the_delays(tmp_path: Path, bug: str) -> None:
-    for seed in range(10):
-        assert bool(ring(tmp_path / str(seed), 2 if bug else 3, bug, seed + 10)) == bool(bug), f"seed {seed}"
+    """Each bug in each run: what has no order, or the circle of a reversed order; without one, nothing."""
+    line = command(race_ring.__file__, "many", str(tmp_path), "2" if bug else "3", bug, "10", str(SEEDS))
+    done = subprocess.run(line, env=child_environment(delay_us=300), capture_output=True, text=True, timeout=LONG_S)
+    assert done.returncode == 0, done.stderr
+    for seed in range(10, 10 + SEEDS):
+        history = race_checker.read(tmp_path / str(seed) / "log")
+        assert bool(history.races()) == (bug in race_ring.BUGS), f"seed {seed}"
+        assert bool(history.standstill()) == (bug == race_ring.REVERSED), f"seed {seed}"
