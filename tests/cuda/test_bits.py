@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cuda_sim.environment import environment
+from gpu_worlds import kernel_cache
 from worlds import Ran, run_world
 
 TESTS = str(Path(__file__).resolve().parents[1])
@@ -50,6 +51,24 @@ class Twins:
         getattr(self.host, name)(given.copy(), out=want_out, **options)
         getattr(self.gpu, name)(ga.Torch(self.producer, given), out=got_out, **options)
         self.same(f"{name} of {given.size} {given.dtype}, {options}", want_out, got_out)
+
+    def in_place(self, name, given, **options):
+        want, got = given.copy(), ga.Torch(self.producer, given)
+        getattr(self.host, name)(want, **options)
+        getattr(self.gpu, name)(got, **options)
+        self.same(f"{name} of {given.size} {given.dtype}, {options}", want, got)
+
+    def from_root(self, name, given, out, root):
+        want, got, at_root = out.copy(), ga.Torch(self.producer, out), self.host.rank == root
+        getattr(self.host, name)(given if at_root else None, out=want, root=root)
+        getattr(self.gpu, name)(ga.Torch(self.producer, given) if at_root else None, out=got, root=root)
+        self.same(f"{name} of {given.size} {given.dtype} from {root}", want, got)
+
+    def to_root(self, name, given, out, root):
+        want, got, at_root = out.copy(), ga.Torch(self.producer, out), self.host.rank == root
+        getattr(self.host, name)(given, out=want if at_root else None, root=root)
+        getattr(self.gpu, name)(ga.Torch(self.producer, given), out=got if at_root else None, root=root)
+        self.same(f"{name} of {given.size} {given.dtype} to {root}", want, got)
 """
 
 
@@ -180,6 +199,55 @@ with rr.init() as comm:
     tried = ran.of(0, "tried")
     assert tried >= 3 * 8
     alike(ran, world, tried)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(20))
+def test_two_hundred_sequences_of_delays(seed: int, tmp_path: Path) -> None:
+    """
+    Ten in each world of 2 to 4 ranks on one to four GPUs, with many queues and one: every communicator has streams, so
+    delays, of its own. All collectives in each; dtypes and reductions in turn, with one slot a link.
+    """
+    world = 2 + seed % 3
+    ran = run_twins(
+        world,
+        f"SEQUENCE, TURNS = {seed}, 10"
+        + """
+with rr.init() as comm:
+    twins, n, me = Twins(comm), comm.size, comm.rank
+    base = twins.gpu
+    for turn in range(SEQUENCE * TURNS, (SEQUENCE + 1) * TURNS):
+        dtype = (FLOATS + INTEGERS)[turn % 12]
+        ops = ("sum", "prod", "min", "max") + (("avg",) if dtype in FLOATS else ())
+        op = ops[turn // 12 % len(ops)]
+        twins.gpu = base.dup()
+        x = values(me, 2003, dtype)
+        part = np.zeros(np.array_split(x, n)[me].size, dtype)
+        for algorithm in ("ring", "direct"):
+            twins.run("all_reduce", x, np.zeros_like(x), op=op, algorithm=algorithm)
+        twins.run("reduce_scatter", x, part, op=op)
+        twins.run("reduce", x, np.zeros_like(x), op=op, root=turn % n)
+        twins.run("all_gather", x, np.zeros(n * x.size, dtype))
+        each = values(me, n * 601, dtype)
+        twins.run("all_to_all", each, np.zeros_like(each))
+        twins.in_place("broadcast", x, root=turn % n)
+        twins.from_root("scatter", each, np.zeros(601, dtype), turn % n)
+        twins.to_root("gather", x, np.zeros(n * x.size, dtype), turn % n)
+        say(listed=sum(native.listed for native in twins.gpu._plans.values()))
+        twins.gpu.close()
+    say(calls=twins.calls, bad=twins.bad)
+""",
+        tmp_path,
+        kernel_cache(),
+        devices=1 + seed % 4,
+        env={"RDMARING_SLOT_BYTES": "4096", "RDMARING_SLOT_COUNT": "1"},
+        one_queue=seed % 4 == 3,
+        delay_us=2000,
+        seed=1000 + seed,
+    )
+    alike(ran, world, 90)
+    assert all(said["listed"] >= 8 for rank in ran.said for said in rank if "listed" in said), ran.output
 
 
 def test_many_seeds_of_delays(tmp_path: Path, cache: Path) -> None:

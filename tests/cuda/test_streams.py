@@ -173,17 +173,8 @@ def collectives(tmp_path: Path, world: int, turns: int, **settings: Any) -> None
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_delays(seed: int, tmp_path: Path) -> None:
-    """20 sequences of delays: each communicator has streams of its own."""
+    """20 sequences of delays: each communicator has streams of its own. test_bits.py has 200."""
     collectives(tmp_path, 3, 10, seed=seed, delay_us=1000, devices=seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(20))
-def test_many_delays(seed: int, tmp_path: Path) -> None:
-    """200 of them, by worlds of 2 to 4 ranks on one to four GPUs, with many queues and one."""
-    world = 2 + seed % 3
-    one_queue = seed % 4 == 3
-    collectives(tmp_path, world, 10, seed=100 + seed, delay_us=2000, devices=1 + seed % 4, one_queue=one_queue)
 
 
 @pytest.mark.parametrize(("devices", "one_queue"), [(1, False), (3, False), (1, True)])
@@ -192,6 +183,7 @@ def test_no_races(devices: int, one_queue: bool, tmp_path: Path) -> None:
     log = tmp_path / "log"
     collectives(tmp_path, 3, 2, seed=5, delay_us=300, devices=devices, one_queue=one_queue, race_log=log)
     history = race_checker.read(log)
+    assert history.standstill() == []
     flags = {access.range[0][0] for access in history.accesses if access.flag}
     assert ("s" in flags) == one_queue
     assert history.races() == []
