@@ -408,7 +408,7 @@ void *cs_translate_any(CUdeviceptr address, size_t bytes, bool writes);
 CS_EXPORT void cs_note(CUdeviceptr address, size_t bytes, bool writes);
 
 /*
- * Of an adapter. Its thread touched memory; seen: kernels see the write, or it was a read, which flushes those before it.
+ * Of an adapter. Its thread touched memory; seen: kernels see the write at once.
  * cs_race_rdma: the calling thread flushed ("flush"). The application's thread has polled a completion (cs_rdma_seen), or
  * posted a request (cs_rdma_posted, its number), behind which the adapter reads from now on (cs_rdma_reads_behind).
  */

@@ -51,6 +51,7 @@
 #include <unistd.h>
 
 #define EDGE_BYTES_MAX 256
+#define POSTS_KEPT 65536u
 
 struct range {
 	CUdeviceptr begin, end;
@@ -298,6 +299,8 @@ static struct {
 	uint64_t accesses; /* numbers them, from 1 */
 	uint64_t reads, writes, visible; /* the last of each kind, and the last write that kernels see */
 	uint64_t posts, behind;
+	uint64_t polled; /* the last write before the application polled a completion */
+	uint64_t polled_before[POSTS_KEPT]; /* the same, when a request was posted */
 } adapter; /* under file_lock */
 
 void cs_race_adapter(bool writes, CUdeviceptr address, size_t bytes, bool seen)
@@ -310,8 +313,11 @@ void cs_race_adapter(bool writes, CUdeviceptr address, size_t bytes, bool seen)
 	pthread_mutex_lock(&file_lock);
 	adapter.accesses++;
 	*(writes ? &adapter.writes : &adapter.reads) = adapter.accesses;
-	if (seen)
+	if (writes && seen)
 		adapter.visible = adapter.writes;
+	/* A read flushes all writes before it; in every run those whose end was known when it was asked for. */
+	if (!writes && adapter.visible < adapter.polled_before[adapter.behind % POSTS_KEPT])
+		adapter.visible = adapter.polled_before[adapter.behind % POSTS_KEPT];
 	snprintf(rest, sizeof(rest), ", \"adapter\": %lu, \"writes\": %s, \"range\": %s, \"behind\": %lu",
 		 (unsigned long)adapter.accesses, writes ? "true" : "false", text,
 		 (unsigned long)(writes ? adapter.posts : adapter.behind));
@@ -342,6 +348,11 @@ void cs_race_rdma(const char *call)
 
 CS_EXPORT void cs_rdma_seen(void)
 {
+	if (!cs_race_on())
+		return;
+	pthread_mutex_lock(&file_lock);
+	adapter.polled = adapter.writes;
+	pthread_mutex_unlock(&file_lock);
 	after_adapter("rdma_completion", false);
 }
 
@@ -354,6 +365,7 @@ CS_EXPORT uint64_t cs_rdma_posted(void)
 		return 0;
 	pthread_mutex_lock(&file_lock);
 	post = ++adapter.posts;
+	adapter.polled_before[post % POSTS_KEPT] = adapter.polled;
 	pthread_mutex_unlock(&file_lock);
 	snprintf(rest, sizeof(rest), ", \"post\": %lu", (unsigned long)post);
 	host_line("call", "rdma_post", rest);

@@ -149,8 +149,9 @@ class Rank:
 
     def wait_for_the_end(self) -> None:
         """A bug can lose a signal, and then a stream waits for ever: its log is read all the same."""
+        streams = (self.user, self.copy, self.compute)  # an operation is in the log when it has run
         end = time.monotonic() + HANG_S
-        while self.bug and int(driver.cuStreamQuery(self.user)[0]) != 0:
+        while self.bug and any(int(driver.cuStreamQuery(stream)[0]) != 0 for stream in streams):
             if time.monotonic() > end:
                 (self.folder / f"still.{self.rank}").touch()
                 exchange(self.folder, "over", self.rank, self.size, b"")

@@ -200,6 +200,17 @@ def test_a_missing_flush_is_found_every_time(planted: bool, seed: int, tmp_path:
     assert [bool(done.of(rank, "received")) for rank in range(2)] == [planted, planted]
 
 
+def races_over_nics(tmp_path: Path, attributes: Any, planted: str, spec: str = "dmabuf=1", seed: int = 1) -> list[str]:
+    others = LATE if planted == "no flush" or attributes else {}
+    source = RECEIVED.replace("ga.Torch(", "ga.Untold(") if planted == "no input ordering" else RECEIVED
+    log = tmp_path / "log"
+    done = run_gpu_verbs(
+        2, source, tmp_path, spec, attributes=attributes, others=others, race_log=log, count=9001, seed=seed
+    )
+    assert done.ran.code == 0, done.ran.output
+    return [str(race) for race in race_checker.check(log)]
+
+
 @pytest.mark.parametrize(
     ("attributes", "planted"),
     [({}, ""), (UNORDERED, ""), (BY_READ, ""), ({}, "no flush"), ({}, "no input ordering")],
@@ -207,14 +218,20 @@ def test_a_missing_flush_is_found_every_time(planted: bool, seed: int, tmp_path:
 )
 def test_the_race_checker_over_nics(attributes: Any, planted: str, tmp_path: Path) -> None:
     """What NICs touch has an order with what streams touch; each planted bug is two accesses without one."""
-    others = LATE if planted == "no flush" or attributes else {}
-    source = RECEIVED.replace("ga.Torch(", "ga.Untold(") if planted == "no input ordering" else RECEIVED
-    log = tmp_path / "log"
-    done = run_gpu_verbs(2, source, tmp_path, attributes=attributes, others=others, race_log=log, count=9001)
-    assert done.ran.code == 0, done.ran.output
-    races = [str(race) for race in race_checker.check(log)]
+    races = races_over_nics(tmp_path, attributes, planted)
     assert bool(races) == bool(planted), races
     if planted == "no flush":
         assert any("rdma_write" in race and " reads " in race for race in races), races
     if planted == "no input ordering":
         assert any("rdma_read" in race for race in races), races
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("planted", ["", "no flush", "no input ordering"])
+def test_the_race_checker_over_nics_whatever_the_delays(planted: str, tmp_path: Path) -> None:
+    for seed in range(20):
+        own = tmp_path / str(seed)
+        own.mkdir()
+        races = races_over_nics(own, {} if planted else UNORDERED, planted, f"dmabuf=1,seed={seed},delay_us=200", seed)
+        assert bool(races) == bool(planted), f"seed {seed}: {races}"
