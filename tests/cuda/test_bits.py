@@ -79,12 +79,20 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_twins(
-    world: int, source: str, tmp_path: Path, cache: Path, *, devices: int, env: dict[str, str], **settings: Any
+    world: int,
+    source: str,
+    tmp_path: Path,
+    cache: Path,
+    *,
+    devices: int,
+    env: dict[str, str],
+    timeout_s: float = 240,
+    **settings: Any,
 ) -> Ran:
     """``source`` on ranks that have twins; settings: environment()'s."""
     own = {**environment(devices=devices, **settings), "PYTHONPATH": TESTS, "XDG_CACHE_HOME": str(cache)}
     head = f"SEED, DEVICES = {SEED}, {devices}\n" + TWINS
-    return run_world(world, head + textwrap.dedent(source), tmp_path, env={**own, **env}, timeout_s=240)
+    return run_world(world, head + textwrap.dedent(source), tmp_path, env={**own, **env}, timeout_s=timeout_s)
 
 
 def alike(ran: Ran, world: int, calls: int) -> None:
@@ -202,7 +210,7 @@ with rr.init() as comm:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1300)
 @pytest.mark.parametrize("seed", range(20))
 def test_two_hundred_sequences_of_delays(seed: int, tmp_path: Path) -> None:
     """
@@ -245,6 +253,7 @@ with rr.init() as comm:
         one_queue=seed % 4 == 3,
         delay_us=2000,
         seed=1000 + seed,
+        timeout_s=1200,
     )
     alike(ran, world, 90)
     assert all(said["listed"] >= 8 for rank in ran.said.values() for said in rank if "listed" in said), ran.output
