@@ -17,10 +17,12 @@ from rich.progress import Progress
 
 from chaos_runs import report, worlds
 from chaos_runs.faults import FAULTS, TRANSPORTS
+from chaos_runs.heart import Heart
 from chaos_runs.judge import Judged, judge
 from chaos_runs.plan import Plan, draw
 
 TABLE_COLUMNS = 160
+AGAIN_MAX = 4  # times a run is repeated because the machine stood still
 FAULT_NAMES = (*FAULTS, *(f"{fault.name}:{each}" for fault in FAULTS.values() for each in sorted(fault.transports)))
 
 EPILOG = """\b
@@ -108,8 +110,15 @@ def command(context: click.Context, /, **given: Any) -> None:
     context.exit(0 if all(run.good for run in runs) else 1)
 
 
-def one(plan: Plan, slack_s: float) -> Judged:
-    return judge(plan, worlds.run(plan), slack_s)
+def one(plan: Plan, slack_s: float, heart: Heart) -> Judged:
+    """Made again where the machine stood still meanwhile: time-outs that ran on without their ranks tell nothing."""
+    for again in range(AGAIN_MAX + 1):
+        begin = time.monotonic()
+        judged = judge(plan, worlds.run(plan), slack_s)
+        judged.repeated = again
+        if not heart.stood_still_s(begin, time.monotonic()):
+            break
+    return judged
 
 
 def run_all(plans: Iterator[Plan], given: dict[str, Any], console: Console) -> list[Judged]:
@@ -121,6 +130,7 @@ def run_all(plans: Iterator[Plan], given: dict[str, Any], console: Console) -> l
     with (
         Progress(console=console, disable=not console.is_terminal) as progress,
         ThreadPoolExecutor(given["jobs"]) as pool,
+        Heart() as heart,
     ):
         bar = progress.add_task("runs", total=given["runs"])
         more = True
@@ -129,7 +139,7 @@ def run_all(plans: Iterator[Plan], given: dict[str, Any], console: Console) -> l
                 plan = next(plans, None) if time.monotonic() < until else None
                 more = plan is not None
                 if plan is not None:
-                    running.add(pool.submit(one, plan, given["slack_s"]))
+                    running.add(pool.submit(one, plan, given["slack_s"], heart))
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 run = future.result()

@@ -15,7 +15,10 @@ GRADES = ("right", "class", "wrong", "hang")  # from good to bad; class: right b
 
 @dataclass
 class Judged:
-    """grade: of the worst rank. seconds: of the slowest error after the fault. why: of all that is not right."""
+    """grade: of the worst rank. seconds: of the slowest error after the fault. why: of all that is not right.
+
+    repeated: so many times before, the machine stood still.
+    """
 
     plan: Plan
     grade: str
@@ -25,6 +28,7 @@ class Judged:
     seconds: float | None = None
     run_s: float = 0.0
     output: str = ""
+    repeated: int = 0
 
     @property
     def good(self) -> bool:

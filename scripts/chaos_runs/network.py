@@ -7,7 +7,7 @@ import subprocess
 from beds.addresses import ipv4, ipv6, link_local, mac
 
 NOBODY = "02:00:00:00:00:00"  # an Ethernet address that no device has
-SLOW = "80kbit"
+SLOW = "1mbit"  # a segment of 64 KiB takes half a second
 
 
 def _run(*argv: str) -> None:

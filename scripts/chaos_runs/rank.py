@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import rdmaring as rr
 from chaos_runs.faults import FAULTS, LATE_S, OP_TIMEOUT_S
-from chaos_runs.meddling import Wire
+from chaos_runs.meddling import SLOW_SLOT_BYTES, Wire
 from chaos_runs.network import cut_edge, host_off, slow_edge
 from chaos_runs.plan import Plan
 
@@ -251,11 +251,22 @@ def outcome_of(error: rr.RdmaringError) -> dict[str, Any]:
     }
 
 
+def prefer() -> None:
+    """A rank that wants a processor and has none is not called slow: the machine's other work stands back."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:  # of a user, or in a control group without such time
+        say(preferred=False)
+
+
 def main() -> int:
     plan = Plan.of(json.loads(sys.argv[1]))
     rank = int(os.environ["RDMARING_RANK"])
     if plan.bed == "local" and plan.transport != "shm":
         os.environ["RDMARING_HOST_ID"] = f"chaos-{os.environ['RDMARING_RENDEZVOUS']}-{plan.node_of(rank)}"
+    if plan.fault == "slow":
+        os.environ["RDMARING_SLOT_BYTES"] = str(SLOW_SLOT_BYTES)
+        prefer()
     job = Job(plan)
     say(began=os.getpid(), net=os.readlink("/proc/self/ns/net"), shm=in_dev_shm())
     survives = plan.fault == "flushed"

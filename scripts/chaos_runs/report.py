@@ -27,6 +27,7 @@ def summary(runs: Sequence[Judged]) -> dict[str, Any]:
         "wrong_sums": sum("wrong sum" in run.verdicts.values() for run in runs),
         "leaks": sum(len(run.leaks) for run in runs),
         "right_share": round(grades["right"] / judged, 4),
+        "repeated": sum(run.repeated for run in runs),
         "seconds": round(sum(run.run_s for run in runs), 1),
     }
 
