@@ -193,6 +193,8 @@ void rr_keep_put_back(struct rr_comm *comm);
 void rr_watch_look(struct rr_comm *comm);
 /* The communicator is lost: end all works, tell the page, quarantine. The first error stays. */
 void rr_watch_fail(struct rr_comm *comm, const rr_error *error);
+/* Of the edge to a peer, as errors name it. */
+const char *rr_watch_transport(const struct rr_comm *comm, int32_t peer);
 /* The text of a mismatch with `peer` in `op`, from both pages, as this thread's record. */
 void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op);
 

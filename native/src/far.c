@@ -348,6 +348,7 @@ static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct 
 		if (head->bytes != sizeof(*state))
 			return false;
 		rr_far_note_done(edge->page, state->op_done);
+		rr_far_take_elsewhere(edge->page, state);
 		rr_publish32(&edge->page->state, RR_PAGE_CLOSED);
 		return true;
 	}

@@ -198,6 +198,8 @@ void rr_far_want_streams(struct rr_far *far, struct rr_edge *edge);
 /* far_state.c */
 void rr_far_fill_state(const struct rr_far *far, uint64_t op, struct rr_state_message *state);
 void rr_far_take_state(struct rr_far *far, struct rr_edge *edge, const struct rr_state_message *state);
+/* What the peer's process waits in elsewhere, or waited in when it closed. */
+void rr_far_take_elsewhere(struct rr_page *page, const struct rr_state_message *state);
 void rr_far_note_done(struct rr_page *page, uint64_t op_done);
 
 bool rr_far_is_silence(int failed);

@@ -95,6 +95,15 @@ static uint64_t moment(uint64_t age_ns, uint64_t now_ns)
 	return age_ns < now_ns ? now_ns - age_ns : 0;
 }
 
+void rr_far_take_elsewhere(struct rr_page *page, const struct rr_state_message *state)
+{
+	rr_note64(&page->elsewhere.comm, state->else_comm);
+	rr_note64(&page->elsewhere.op, state->else_op);
+	rr_note64(&page->elsewhere.wait, state->else_wait);
+	rr_note64(&page->elsewhere.process, state->else_process);
+	rr_note64(&page->elsewhere.seen_ns, moment(state->else_quiet_ns, rr_now_ns()));
+}
+
 void rr_far_take_state(struct rr_far *far, struct rr_edge *edge, const struct rr_state_message *state)
 {
 	struct rr_page *page = edge->page;
@@ -109,11 +118,7 @@ void rr_far_take_state(struct rr_far *far, struct rr_edge *edge, const struct rr
 	rr_note64(&page->waiting.waits[1], state->waits[1]);
 	rr_note64(&page->waiting.since_ns, moment(state->waited_ns, now_ns));
 	rr_note64(&page->waiting.seen_ns, moment(state->quiet_ns, now_ns));
-	rr_note64(&page->elsewhere.comm, state->else_comm);
-	rr_note64(&page->elsewhere.op, state->else_op);
-	rr_note64(&page->elsewhere.wait, state->else_wait);
-	rr_note64(&page->elsewhere.process, state->else_process);
-	rr_note64(&page->elsewhere.seen_ns, moment(state->else_quiet_ns, now_ns));
+	rr_far_take_elsewhere(page, state);
 	rr_note64(&page->pace.word, state->pace_word);
 	rr_note64(&page->pace.span_ns, state->pace_span_ns);
 	rr_note64(&page->pace.moved_ns, moment(state->pace_moved_ns, now_ns));

@@ -260,10 +260,10 @@ static void name_edge(const rr_rank_seen *seen, const struct rr_comm *comm, cons
 	int32_t low = error->peer < comm->rank ? error->peer : comm->rank;
 	int32_t high = low == comm->rank ? error->peer : comm->rank;
 
-	memcpy(out->transport, error->transport, sizeof(out->transport));
+	snprintf(out->transport, sizeof(out->transport), "%s", error->transport[0] ? error->transport : rr_watch_transport(comm, error->peer));
 	rr_verdict_set(out, RR_VERDICT_LINK_DOWN, &seen[low], &seen[high], op);
 	snprintf(out->text, sizeof(out->text), "link down: the edge between ranks %d and %d over %s failed while both ends live", low,
-		 high, error->transport[0] ? error->transport : "shm");
+		 high, out->transport);
 	rr_verdict_note(out, "%.600s", error->message);
 }
 
@@ -293,6 +293,11 @@ static void judge(struct rr_comm *comm, const rr_rank_seen *seen, const rr_error
 			name_rank(seen, comm->world, peer, life == RR_LIFE_LOST ? RR_VERDICT_HOST_GONE : RR_VERDICT_DIED, op, out);
 		return;
 	case RR_ERR_PEER_CLOSED:
+		/* Its time may have been over first, in the other communicator of a cycle. */
+		rr_verdict_search(seen, comm->world, comm->rank, op, out);
+		if (out->kind == RR_VERDICT_ORDER)
+			return;
+		rr_verdict_clear(out);
 		if (peer >= 0)
 			name_rank(seen, comm->world, peer, RR_VERDICT_NEVER_ENTERED, op, out);
 		return;

@@ -215,6 +215,8 @@ static bool waits_elsewhere(const rr_rank_seen *rank)
 {
 	uint64_t limit_ns = rank->life == RR_LIFE_RUNS ? RR_ELSEWHERE_NS : rank->life == RR_LIFE_UNKNOWN ? RR_STALE_NS : 0;
 
+	if (rank->page_state == RR_PAGE_CLOSED) /* its time was over there: what it waited in stays in its page */
+		limit_ns = RR_ELSEWHERE_NS;
 	return rank->else_kind && rank->else_comm != rank->comm && rank->else_quiet_ns < limit_ns;
 }
 

@@ -93,7 +93,7 @@ static void quarantine_places(struct rr_comm *comm)
 	}
 }
 
-static const char *transport_of(const struct rr_comm *comm, int32_t peer)
+const char *rr_watch_transport(const struct rr_comm *comm, int32_t peer)
 {
 	if (peer < 0 || peer >= comm->world || !comm->engine.out[peer])
 		return "shm";
@@ -176,16 +176,54 @@ static bool claim(struct rr_comm *comm, rr_error *error)
 	return true;
 }
 
+/* A rank that has failed, though it be through with our operation: -1, or it. first: is asked first. */
+static int32_t find_failed(const struct rr_comm *comm, int32_t first)
+{
+	for (int32_t i = 0; i < comm->world; i++) {
+		int32_t r = (first + i) % comm->world;
+		if (r != comm->rank && rr_observe32(&comm->pages[r]->state) == RR_PAGE_FAILED)
+			return r;
+	}
+	return -1;
+}
+
+/*
+ * A peer that fails or closes ends its links, and with them what it had sent and this rank has not read: then the cause is
+ * the peer's. True: *error is another rank's.
+ */
+static bool explain_link(struct rr_comm *comm, rr_error *error)
+{
+	int32_t peer = error->peer, failed;
+
+	if (error->status != RR_ERR_LINK || peer < 0 || peer >= comm->world || peer == comm->rank)
+		return false;
+	failed = find_failed(comm, peer);
+	if (failed >= 0) {
+		take_over(comm, failed, error);
+		return true;
+	}
+	if (rr_observe32(&comm->pages[peer]->state) == RR_PAGE_CLOSED) {
+		rr_fail(RR_ERR_PEER_CLOSED, "rank %d closed its communicator, and its links ended before rank %d had read all", peer,
+			comm->rank);
+		rr_error_here()->peer = peer;
+		rr_error_here()->op = error->op;
+		strcpy(rr_error_here()->hint, "a rank returned early: make the same calls on all ranks before close()");
+		*error = *rr_error_here();
+	}
+	return false;
+}
+
 /* An error of this rank's own gets its verdict, unless another was first to find one. */
 static void decide(struct rr_comm *comm, const rr_error *found)
 {
 	bool own = found->verdict.kind == RR_VERDICT_NONE;
 
 	comm->failure = *found;
+	own = own && !explain_link(comm, &comm->failure);
 	if (own && claim(comm, &comm->failure)) {
 		comm->failure.rank = comm->rank;
 		rr_judge(comm, comm->first, &comm->failure);
-		if (comm->failure.status == RR_ERR_TIMEOUT)
+		if (comm->failure.status == RR_ERR_TIMEOUT || comm->failure.verdict.kind == RR_VERDICT_ORDER)
 			tell_time(comm, &comm->failure);
 	}
 	comm->failure.rank = comm->rank;
@@ -199,13 +237,13 @@ void rr_watch_fail(struct rr_comm *comm, const rr_error *error)
 		comm->failed = true;
 		decide(comm, error);
 		if (!comm->failure.transport[0])
-			snprintf(comm->failure.transport, sizeof(comm->failure.transport), "%s", transport_of(comm, comm->failure.peer));
+			snprintf(comm->failure.transport, sizeof(comm->failure.transport), "%s", rr_watch_transport(comm, comm->failure.peer));
 		if (work)
 			snprintf(comm->failure.collective, sizeof(comm->failure.collective), "%s",
 				 rr_collective_name(work->plan->descriptor.collective));
 		comm->shm.page->error = comm->failure;
-		/* After a time-out the other end of a cycle, whose time is over just so, still has to see it. */
-		if (comm->judged && comm->failure.status != RR_ERR_TIMEOUT)
+		/* After a time-out the other end of a cycle, whose time is over just so or later, still has to see it. */
+		if (comm->judged && comm->failure.status != RR_ERR_TIMEOUT && comm->failure.verdict.kind != RR_VERDICT_ORDER)
 			rr_judge_moves(comm);
 		rr_publish32(&comm->shm.page->state, RR_PAGE_FAILED); /* pairs with adopt() */
 		rr_comm_wake_all(comm);
@@ -329,7 +367,7 @@ static void fail_cut(struct rr_comm *comm, int32_t peer, int32_t heard_by, const
 		peer, comm->pages[peer]->pid, rr_far_lost(comm->far, peer), facts->peer_host, by, comm->rank,
 		(unsigned long long)work->op, rr_collective_name(work->plan->descriptor.collective));
 	rr_error_here()->peer = peer;
-	snprintf(rr_error_here()->transport, sizeof(rr_error_here()->transport), "%s", transport_of(comm, peer));
+	snprintf(rr_error_here()->transport, sizeof(rr_error_here()->transport), "%s", rr_watch_transport(comm, peer));
 	strcpy(rr_error_here()->hint, "look at the network between just these two nodes: cable, switch port, filter rules, routes");
 	rr_watch_fail(comm, rr_error_here());
 }
@@ -338,8 +376,13 @@ static void fail_dead(struct rr_comm *comm, int32_t dead, const struct rr_work *
 {
 	char how[160];
 	bool near = rr_shm_has(&comm->shm, dead);
+	int32_t failed = near || rr_far_life(comm->far, dead) != RR_LIFE_LOST ? -1 : find_failed(comm, dead);
 	rr_link_facts facts = {0};
 
+	if (failed >= 0) { /* it has found out already why a node is silent, and no more answers questions */
+		adopt(comm, failed);
+		return;
+	}
 	if (!near) {
 		int32_t heard_by = -1;
 		rr_far_facts(comm->far, dead, &facts);

@@ -151,6 +151,27 @@ time.sleep(1)  # the other finds it, too
 
 
 @pytest.mark.parametrize("where", ["shm", "tcp"])
+def test_an_order_is_found_by_who_sees_the_other_close(where: str, tmp_path: Path) -> None:
+    """Rank 0's time is over long before rank 1's, and it closes at once."""
+    source = """
+comm = rr.init(timeout_s=30)
+other = comm.dup()
+x = np.ones(100_000)
+comm.all_reduce(x); other.all_reduce(x)
+first, second = (comm, other) if comm.rank == 0 else (other, comm)
+judged(lambda: first.all_reduce(x, timeout_s=1 if comm.rank == 0 else 20))
+other.close()
+comm.close()
+"""
+    ran = run(2, source, tmp_path, where)
+    for rank in range(2):
+        found = agreed(ran, (rank,), "order", 1 - rank)
+        assert found["text"].count("waits in communicator") == 2, found
+    assert "closed its communicator" in ran.of(1, "text") and "order: rank 1 waits in" in ran.of(1, "text"), ran.output
+    assert ran.of(1, "seconds") < 10
+
+
+@pytest.mark.parametrize("where", ["shm", "tcp"])
 def test_a_recv_without_a_send(where: str, tmp_path: Path) -> None:
     source = """
 comm = rr.init(timeout_s=30)
