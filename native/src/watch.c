@@ -197,6 +197,8 @@ static bool explain_link(struct rr_comm *comm, rr_error *error)
 
 	if (error->status != RR_ERR_LINK || peer < 0 || peer >= comm->world || peer == comm->rank)
 		return false;
+	if (comm->far) /* a rank that had no processor meanwhile has not read why */
+		rr_far_look(comm->far);
 	failed = find_failed(comm, peer);
 	if (failed >= 0) {
 		take_over(comm, failed, error);
