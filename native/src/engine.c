@@ -141,8 +141,11 @@ static rr_status open_links(struct rr_engine *engine, bool *moved)
 	for (; engine->opens_posted < plan->link_total; engine->opens_posted++) {
 		struct rr_link *out = engine->out[plan->links[engine->opens_posted]];
 		status = out->ops->open_post(out, &engine->open, &plan->descriptor);
-		if (status != RR_OK)
+		if (status != RR_OK) { /* AGAIN: the edge is not made yet, for which its peer is needed */
+			engine->waiting_peer = out->peer;
+			rr_engine_waits(engine, false, RR_WAIT_ENTRY, out->peer);
 			return status;
+		}
 		*moved = true;
 	}
 	for (; engine->opens_seen < plan->link_total; engine->opens_seen++) {

@@ -66,14 +66,14 @@ static bool is_stale(const rr_rank_seen *rank)
 static const char *place_of(const rr_rank_seen *rank, char *text, size_t size)
 {
 	if (rank->op_entered > rank->op_done && is_stale(rank))
-		snprintf(text, size, "in user code or stopped, and has told of no op after %llu", (unsigned long long)rank->op_entered);
+		snprintf(text, size, "in user code or stopped (or kept inside a call), and has told of no op after %llu", (unsigned long long)rank->op_entered);
 	else if (rank->op_entered > rank->op_done && rank->collective < 0) /* told by a neighbour, who does not know more */
 		snprintf(text, size, "in op %llu", (unsigned long long)rank->op_entered);
 	else if (rank->op_entered > rank->op_done)
 		snprintf(text, size, "in op %llu (%s)", (unsigned long long)rank->op_entered,
 			 rr_collective_name(rank->collective));
 	else
-		snprintf(text, size, "in user code%s, last finished op %llu", rank->life == RR_LIFE_UNKNOWN || rank->life == RR_LIFE_MUTE ? " or stopped" : "",
+		snprintf(text, size, "in user code%s, last finished op %llu", rank->life == RR_LIFE_UNKNOWN || rank->life == RR_LIFE_MUTE ? " or stopped (or kept inside a call)" : "",
 			 (unsigned long long)rank->op_done);
 	return text;
 }

@@ -123,9 +123,12 @@ def grade_of(plan: Plan, fault: Fault, rank: int, ended: dict[str, Any]) -> tupl
 
 def kinds_for(plan: Plan, fault: Fault) -> tuple[str, ...]:
     kinds = fault.kinds
-    if fault.name == "stop" and plan.transport != "shm" and plan.ranks_per_node == 1:
+    alone = plan.transport != "shm" and plan.ranks_per_node == 1
+    if fault.name == "stop" and alone:
         # Without a neighbour on its node nobody can look: docs/WHY.md.
         return (*kinds, "never_entered")
+    if fault.name == "credits" and alone:
+        return (*kinds, "stopped", "never_entered")  # likewise: silent is all that is known of it
     if fault.name == "cut" and plan.transport == "tcp" and plan.nodes == 2:
         return (*kinds, "host_gone")  # nobody else can be asked: likewise
     return kinds

@@ -31,7 +31,6 @@ from chaos_runs.plan import Plan
 ASSEMBLE_S = 60.0
 QUIET_STEPS = 40  # after a fault that a job shall survive
 OTHER_DTYPE = {"int32": "float32", "float32": "int32", "int64": "float64", "float64": "int64"}
-SETTLE_S = 1.5  # the time-outs of two communicators end apart: who closes at once hides the cycle from the others
 STOPPED_S = OP_TIMEOUT_S + 4.0  # a stopped rank is killed after so long: the others have told by then
 
 
@@ -271,8 +270,6 @@ def main() -> int:
     say(began=os.getpid(), net=os.readlink("/proc/self/ns/net"), shm=in_dev_shm())
     survives = plan.fault == "flushed"
     result = job.run(plan.step + QUIET_STEPS if survives else 1_000_000)
-    if plan.fault == "order":
-        time.sleep(SETTLE_S)
     job.close()
     left = {number: where for number, where in descriptors().items() if number not in job.before}
     if plan.fault == "descriptor" and rank == plan.victim:
