@@ -111,6 +111,8 @@ rr_status rr_far_prepare(int32_t rank, int32_t world, struct rr_hello *hello, st
 rr_status rr_far_start(struct rr_far *far, const struct rr_hello *hellos, const int32_t *node,
 		       const uint8_t key[RR_KEY_BYTES], struct rr_page *own);
 void rr_far_close(struct rr_far *far);
+/* Whether connections are on their way to be proven: a few looks at each end. */
+bool rr_far_joins(const struct rr_far *far);
 /* The mirror page of a far rank. */
 struct rr_page *rr_far_page(struct rr_far *far, int32_t peer);
 /* On which a sleeping driver waits, and the eventfd that wakes it. */

@@ -169,6 +169,14 @@ void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, in
 	dial_next(far, edge);
 }
 
+bool rr_far_joins(const struct rr_far *far)
+{
+	for (uint32_t i = 0; i < RR_FAR_PENDING_MAX; i++)
+		if (far->pending[i].step != RR_PENDING_FREE)
+			return true;
+	return false;
+}
+
 void rr_far_dial_on(struct rr_far *far, uint64_t now_ns)
 {
 	for (int32_t r = far->rank + 1; r < far->world; r++) {

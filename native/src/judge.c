@@ -17,6 +17,7 @@
 #include "verdict.h"
 
 #define TELL_FAR_NS (50 * RR_NS_PER_MS) /* how often a waiting rank serves its process's other communicators */
+#define JOIN_FAR_NS (2 * RR_NS_PER_MS) /* and while connections there are being made, of which each end waits for the other */
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -85,7 +86,9 @@ static bool find_waits(struct rr_comm *comm, const struct rr_work *work, uint64_
 /* Ranks of other nodes are told over the other communicator's own connections, which nobody else serves meanwhile. */
 static void tell_far(struct rr_comm *other, uint64_t now_ns)
 {
-	if (!other->far || now_ns < other->judged_told_ns + TELL_FAR_NS || !rr_drive_try(other))
+	uint64_t pause_ns = other->far && rr_far_joins(other->far) ? JOIN_FAR_NS : TELL_FAR_NS;
+
+	if (!other->far || now_ns < other->judged_told_ns + pause_ns || !rr_drive_try(other))
 		return;
 	other->judged_told_ns = now_ns;
 	if (!other->failed) {

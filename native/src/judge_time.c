@@ -25,7 +25,7 @@ static bool look(struct rr_comm *comm, const struct rr_work *work, rr_verdict *o
 		return false;
 	}
 	rr_verdict_search(seen, comm->world, comm->rank, work->op, out);
-	weak = rr_verdict_is_weak(out, seen, comm->world, comm->node);
+	weak = rr_verdict_is_weak(out, seen, comm->world);
 	free(seen);
 	return weak;
 }

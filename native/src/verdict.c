@@ -368,24 +368,14 @@ static void note_missing(const struct search *search, rr_verdict *out)
 	}
 }
 
-/* A neighbour of its node lives, or may: who stands there could look. */
-static bool has_witness(const rr_rank_seen *seen, int32_t world, const int32_t *node, int32_t r)
-{
-	for (int32_t n = 0; n < world; n++)
-		if (n != r && node[n] == node[r] && seen[n].page_state == RR_PAGE_RUNNING && seen[n].life != RR_LIFE_LOST &&
-		    seen[n].life != RR_LIFE_ENDED)
-			return true;
-	return false;
-}
-
-bool rr_verdict_is_weak(const rr_verdict *verdict, const rr_rank_seen *seen, int32_t world, const int32_t *node)
+bool rr_verdict_is_weak(const rr_verdict *verdict, const rr_rank_seen *seen, int32_t world)
 {
 	int32_t r = verdict->rank;
 
 	if (verdict->kind == RR_VERDICT_NONE)
 		return true;
-	if (verdict->kind == RR_VERDICT_NEVER_ENTERED)
-		return seen[r].life == RR_LIFE_UNKNOWN && seen[r].page_state == RR_PAGE_RUNNING && has_witness(seen, world, node, r);
+	if (verdict->kind == RR_VERDICT_NEVER_ENTERED) /* a neighbour may see it, and it may wait in another communicator */
+		return seen[r].life == RR_LIFE_UNKNOWN && seen[r].page_state == RR_PAGE_RUNNING;
 	if (verdict->kind != RR_VERDICT_LINK_DOWN)
 		return false;
 	/* Rests on all ranks' waiting: one that told so and no more may be stopped since. */

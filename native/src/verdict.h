@@ -29,7 +29,7 @@ void rr_verdict_clear(rr_verdict *verdict);
 /* Class, rank, peer, op and collective, with the text that belongs to them. peer's record tells in which row it waits. */
 void rr_verdict_set(rr_verdict *out, rr_verdict_kind kind, const rr_rank_seen *rank, const rr_rank_seen *peer, uint64_t op);
 /* Whether another rank may know more of a rank of another node, or one that is asked now. */
-bool rr_verdict_is_weak(const rr_verdict *verdict, const rr_rank_seen *seen, int32_t world, const int32_t *node);
+bool rr_verdict_is_weak(const rr_verdict *verdict, const rr_rank_seen *seen, int32_t world);
 /* "; " and words more of what it rests on. */
 void rr_verdict_note(rr_verdict *verdict, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -39,6 +39,10 @@ make them); verbs (the substitute libibverbs of the tests); sim (a simulated wir
 with real verbs; about a minute a run).
 
 \b
+CHAOS_PATIENCE in the environment multiplies time-outs: on a machine with other work, where ranks get no processor for
+seconds, those of 2 s are over without any fault.
+
+\b
 Exit code: 0 if every verdict was right, nothing hung and nothing is left; 1 if not; 2 for wrong usage. It ends only
 its own processes: those that it has started, found by a mark in their environment.
 """

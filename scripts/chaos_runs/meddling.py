@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import time
 
+from chaos_runs.faults import OP_TIMEOUT_S
 from rdmaring.transport import Sockets
 from rdmaring.transport.contract import Edge, Head, Kind, Transport
 
 SLOW_BYTES_PER_S = 100_000  # of messages of SLOW_SLOT_BYTES: some get through within each second
 SLOW_SLOT_BYTES = 16_384
-HOLD_S = 6.0  # longer than an operation may take
+HOLD_S = 3 * OP_TIMEOUT_S  # longer than an operation may take
 
 
 class Wire:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chaos_runs.faults import PATIENCE
 from chaos_runs.plan import Plan
 
 SCRIPTS = Path(__file__).resolve().parents[1]
@@ -23,7 +24,7 @@ RANK = str(SCRIPTS / "chaos_runs" / "rank.py")
 RDMARING = str(Path(sys.executable).with_name("rdmaring"))
 MARK = "CHAOS_RUN"
 START_S = {"local": 30.0, "namespaces": 40.0, "guests": 240.0}
-RUN_S = 40.0  # all faults show long before
+RUN_S = 40.0 * max(1.0, PATIENCE)  # all faults show long before
 END_S = 10.0
 LINE = re.compile(r"^\[(\d+)\] CHAOS (\{.*\})$", re.MULTILINE)
 
