@@ -198,6 +198,17 @@ const char *rr_watch_transport(const struct rr_comm *comm, int32_t peer);
 /* The text of a mismatch with `peer` in `op`, from both pages, as this thread's record. */
 void rr_watch_mismatch(struct rr_comm *comm, int32_t peer, uint64_t op);
 
+/* watch_cause.c */
+/* The error of a rank that has failed, as this rank raises it. */
+void rr_watch_take_over(const struct rr_comm *comm, int32_t r, rr_error *error);
+/* A rank that has failed, though it be through with our operation, or -1. first: is looked at first. */
+int32_t rr_watch_find_failed(const struct rr_comm *comm, int32_t first);
+/*
+ * A peer that fails or closes ends its links, and with them what it had sent and this rank has not read: then the cause is
+ * the peer's. True: *error is another rank's.
+ */
+bool rr_watch_explain_link(struct rr_comm *comm, rr_error *error);
+
 /* drive.c */
 /* Drive until the work is done or `until_ns`: RR_AGAIN then. The driver is in hand, or is taken here. */
 rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns);

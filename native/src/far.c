@@ -283,6 +283,7 @@ void rr_far_told(struct rr_far *far, int32_t peer, uint64_t op, const struct rr_
 
 	if (rr_own64(&page->entries[op % RR_ENTRY_COUNT]) >> 8 >= op)
 		return;
+	far->edges[peer].heard_ns = rr_now_ns(); /* over its links: it lives */
 	if (descriptor)
 		page->descriptors[at] = *descriptor;
 	rr_far_note_done(page, op - 1);

@@ -131,10 +131,14 @@ bool rr_far_take_witness(struct rr_far *far, struct rr_edge *edge, const struct 
 
 /* ---- concluded ---- */
 
-/* It was asked, its node answers, and it does not: it is no rank that waits. */
+/*
+ * It was asked, its node answers, and it does not: it is no rank that waits. Nor one without a processor, which is as quiet
+ * for a while: who waits tells again before RR_STALE_NS are over.
+ */
 static bool is_mute(const struct rr_edge *edge, uint64_t now_ns)
 {
-	return edge->asked_ns && edge->heard_ns < edge->asked_ns && now_ns - edge->asked_ns > MUTE_NS && silent_ms(edge) < LIVES_MS;
+	return edge->asked_ns && edge->heard_ns < edge->asked_ns && now_ns - edge->asked_ns > MUTE_NS &&
+	       now_ns - edge->heard_ns > RR_STALE_NS && silent_ms(edge) < LIVES_MS;
 }
 
 rr_life rr_far_life(const struct rr_far *far, int32_t peer)

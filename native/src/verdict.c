@@ -210,13 +210,19 @@ static bool is_busy(const struct search *search, int32_t r)
 	       ((!rank->wait_kind[0] && !rank->wait_kind[1]) || rank->quiet_ns > RR_QUIET_NS);
 }
 
-/* In two communicators the processes wait for each other: this rank is not in our operation, for it waits in another. */
-static bool waits_elsewhere(const rr_rank_seen *rank)
+/*
+ * In two communicators the processes wait for each other: this rank is not in our operation, for it waits in another.
+ * Since who waits for it here does so it could only wait on: what it told within that time goes.
+ */
+static bool waits_elsewhere(const rr_rank_seen *rank, const rr_rank_seen *waiter)
 {
-	uint64_t limit_ns = rank->life == RR_LIFE_RUNS ? RR_ELSEWHERE_NS : rank->life == RR_LIFE_UNKNOWN ? RR_STALE_NS : 0;
+	uint64_t limit_ns = waiter->waited_ns > RR_STALE_NS ? waiter->waited_ns : RR_STALE_NS;
 
-	if (rank->page_state == RR_PAGE_CLOSED) /* its time was over there: what it waited in stays in its page */
+	/* In the page of one that closed stays what it waited in when its time was over there. */
+	if (rank->life == RR_LIFE_RUNS || rank->page_state == RR_PAGE_CLOSED)
 		limit_ns = RR_ELSEWHERE_NS;
+	else if (rank->life != RR_LIFE_UNKNOWN && rank->life != RR_LIFE_MUTE)
+		limit_ns = 0;
 	return rank->else_kind && rank->else_comm != rank->comm && rank->else_quiet_ns < limit_ns;
 }
 
@@ -237,13 +243,13 @@ static bool find_cycle(const struct search *search, int32_t r, rr_verdict *out)
 	const rr_rank_seen *first = &search->seen[r], *waiter = &search->seen[search->waiter[r]], *at = first;
 	size_t used;
 
-	if (!waits_elsewhere(first))
+	if (!waits_elsewhere(first, waiter))
 		return false;
 	used = (size_t)snprintf(out->text, sizeof(out->text), "order: rank %d waits in communicator %08llx, op %llu, for rank %d",
 				waiter->rank, (unsigned long long)waiter->comm & 0xffffffff, (unsigned long long)search->op, r);
 	for (int32_t hops = 0; hops < search->world; hops++) {
 		const rr_rank_seen *next = by_process(search, at->else_process);
-		if (!next || !waits_elsewhere(at))
+		if (!next || !waits_elsewhere(at, waiter))
 			break;
 		if (used < sizeof(out->text))
 			used += (size_t)snprintf(out->text + used, sizeof(out->text) - used,

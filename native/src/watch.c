@@ -115,37 +115,6 @@ static void sever_far(struct rr_comm *comm)
 	}
 }
 
-/* The finder's error as this rank raises it. */
-static void take_over(const struct rr_comm *comm, int32_t r, rr_error *error)
-{
-	const struct rr_work *work = comm->first;
-	const rr_verdict *verdict = &error->verdict;
-	char message[sizeof(error->message)];
-
-	*error = comm->pages[r]->error;
-	error->message[sizeof(error->message) - 1] = 0;
-	error->hint[sizeof(error->hint) - 1] = 0;
-	if (error->status == RR_ERR_PEER_DIED || error->status == RR_ERR_PEER_CLOSED)
-		return;
-	if (error->status == RR_ERR_MISMATCH) {
-		error->peer = error->peer == comm->rank ? r : error->peer;
-		return;
-	}
-	if (error->status == RR_ERR_ABORTED) {
-		error->peer = error->peer < 0 ? r : error->peer;
-		return;
-	}
-	/* Its time is over, so is ours: in the same operation, and not for our sake. */
-	if (error->status == RR_ERR_TIMEOUT && verdict->kind != RR_VERDICT_NONE && verdict->rank != comm->rank && work &&
-	    verdict->op == (int64_t)work->op)
-		return;
-	snprintf(message, sizeof(message), "rank %d failed (%s): %.900s", r, rr_status_name((rr_status)error->status),
-		 error->message);
-	memcpy(error->message, message, sizeof(message));
-	error->status = RR_ERR_PEER_FAILED;
-	error->peer = r;
-}
-
 /*
  * Of several ranks of a node that find something at the same time, one is heard: who puts its number first into the
  * page of the node's first rank. False: another did, and its error is *error now.
@@ -166,7 +135,7 @@ static bool claim(struct rr_comm *comm, rr_error *error)
 	/* It failed in an operation that we wait for; it may be stopped before it says why. */
 	while (rr_observe64(&comm->pages[r]->op_done) < (work ? work->op : UINT64_MAX)) {
 		if (rr_observe32(&comm->pages[r]->state) == RR_PAGE_FAILED) {
-			take_over(comm, r, error);
+			rr_watch_take_over(comm, r, error);
 			return false;
 		}
 		if (rr_now_ns() >= until_ns)
@@ -176,52 +145,13 @@ static bool claim(struct rr_comm *comm, rr_error *error)
 	return true;
 }
 
-/* A rank that has failed, though it be through with our operation: -1, or it. first: is asked first. */
-static int32_t find_failed(const struct rr_comm *comm, int32_t first)
-{
-	for (int32_t i = 0; i < comm->world; i++) {
-		int32_t r = (first + i) % comm->world;
-		if (r != comm->rank && rr_observe32(&comm->pages[r]->state) == RR_PAGE_FAILED)
-			return r;
-	}
-	return -1;
-}
-
-/*
- * A peer that fails or closes ends its links, and with them what it had sent and this rank has not read: then the cause is
- * the peer's. True: *error is another rank's.
- */
-static bool explain_link(struct rr_comm *comm, rr_error *error)
-{
-	int32_t peer = error->peer, failed;
-
-	if (error->status != RR_ERR_LINK || peer < 0 || peer >= comm->world || peer == comm->rank)
-		return false;
-	if (comm->far) /* a rank that had no processor meanwhile has not read why */
-		rr_far_look(comm->far);
-	failed = find_failed(comm, peer);
-	if (failed >= 0) {
-		take_over(comm, failed, error);
-		return true;
-	}
-	if (rr_observe32(&comm->pages[peer]->state) == RR_PAGE_CLOSED) {
-		rr_fail(RR_ERR_PEER_CLOSED, "rank %d closed its communicator, and its links ended before rank %d had read all", peer,
-			comm->rank);
-		rr_error_here()->peer = peer;
-		rr_error_here()->op = error->op;
-		strcpy(rr_error_here()->hint, "a rank returned early: make the same calls on all ranks before close()");
-		*error = *rr_error_here();
-	}
-	return false;
-}
-
 /* An error of this rank's own gets its verdict, unless another was first to find one. */
 static void decide(struct rr_comm *comm, const rr_error *found)
 {
 	bool own = found->verdict.kind == RR_VERDICT_NONE;
 
 	comm->failure = *found;
-	own = own && !explain_link(comm, &comm->failure);
+	own = own && !rr_watch_explain_link(comm, &comm->failure);
 	if (own && claim(comm, &comm->failure)) {
 		comm->failure.rank = comm->rank;
 		rr_judge(comm, comm->first, &comm->failure);
@@ -289,7 +219,7 @@ static void adopt(struct rr_comm *comm, int32_t r)
 {
 	rr_error error;
 
-	take_over(comm, r, &error);
+	rr_watch_take_over(comm, r, &error);
 	if (comm->pages[r]->error.status == RR_ERR_TIMEOUT && comm->first && rr_judge_improves(comm, comm->first, &error.verdict))
 		tell_time(comm, &error);
 	rr_watch_fail(comm, &error);
@@ -328,7 +258,14 @@ static void look_at_time(struct rr_comm *comm, const struct rr_work *work)
 {
 	uint64_t now = rr_now_ns();
 
-	if (now < work->deadline_ns || (comm->far && rr_judge_doubts(comm, work)))
+	if (now < work->deadline_ns)
+		return;
+	int32_t failed = rr_watch_find_failed(comm, 0);
+	if (failed >= 0) { /* in a later operation: it has said what is the matter */
+		adopt(comm, failed);
+		return;
+	}
+	if (comm->far && rr_judge_doubts(comm, work))
 		return;
 	rr_fail(RR_ERR_TIMEOUT, "%s (op %llu) timed out after %.1f s",
 		rr_collective_name(work->plan->descriptor.collective), (unsigned long long)work->op,
@@ -378,7 +315,7 @@ static void fail_dead(struct rr_comm *comm, int32_t dead, const struct rr_work *
 {
 	char how[160];
 	bool near = rr_shm_has(&comm->shm, dead);
-	int32_t failed = near || rr_far_life(comm->far, dead) != RR_LIFE_LOST ? -1 : find_failed(comm, dead);
+	int32_t failed = near || rr_far_life(comm->far, dead) != RR_LIFE_LOST ? -1 : rr_watch_find_failed(comm, dead);
 	rr_link_facts facts = {0};
 
 	if (failed >= 0) { /* it has found out already why a node is silent, and no more answers questions */

@@ -105,6 +105,15 @@ _ALL = (
         namespaces=True,
         op_timeout_s=PATIENT_S,
     ),
-    Fault("flushed", "all queue pairs go to ERR, once", frozenset({"verbs"}), ("none",), "edge", 0.0, own=True),
+    Fault(
+        "flushed",
+        "all queue pairs go to ERR, once",
+        frozenset({"verbs"}),
+        ("none",),
+        "edge",
+        0.0,
+        own=True,
+        op_timeout_s=PATIENT_S,
+    ),
 )
 FAULTS = {fault.name: fault for fault in _ALL}

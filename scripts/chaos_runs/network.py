@@ -7,7 +7,8 @@ import subprocess
 from beds.addresses import ipv4, ipv6, link_local, mac
 
 NOBODY = "02:00:00:00:00:00"  # an Ethernet address that no device has
-SLOW = "1mbit"  # a segment of 64 KiB takes half a second
+SLOW = "4mbit"
+QUEUE = "128kb"  # a quarter of a second: what waits longer looks like a host that does not answer
 
 
 def _run(*argv: str) -> None:
@@ -27,6 +28,7 @@ def slow_edge(host: int) -> None:
     for line in (
         "qdisc add dev eth0 root handle 1: htb",
         f"class add dev eth0 parent 1: classid 1:16 htb rate {SLOW}",
+        f"qdisc add dev eth0 parent 1:16 handle 16: bfifo limit {QUEUE}",
         f"filter add dev eth0 parent 1: protocol all prio 1 u32 match ether dst {mac(host)} classid 1:16",
     ):
         _run("tc", *line.split())

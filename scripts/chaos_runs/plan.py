@@ -14,6 +14,7 @@ RANKS_MAX = 8
 DTYPES = ("int32", "int64", "float32", "float64")
 # Elements: by tiny messages, by few slices, by many.
 COUNTS = (3, 1_000, 40_000, 300_000)
+COUNT_SLOW = {"sim": 300_000, "tcp": 1_000_000}  # for longer than the time-out
 CALLS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 ALGORITHMS = (None, None, "ring", "direct")
 
@@ -109,7 +110,7 @@ def draw(
     peer = dice.choice([rank for rank in others if rank != victim])
     # Each edge is used: a ring leaves most of them alone.
     calls = (*(dice.choice(CALLS) for _ in range(4)), "all_to_all" if fault.edge == "edge" else "all_reduce")
-    count = dice.choice(COUNTS if fault.name != "slow" else COUNTS[-1:])
+    count = dice.choice(COUNTS if fault.name != "slow" else (COUNT_SLOW[transport],))
     return Plan(
         seed=seed,
         transport=transport,
