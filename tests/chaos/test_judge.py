@@ -14,6 +14,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from chaos_runs import leaks
+from chaos_runs.heart import Heart
 from chaos_runs.judge import judge
 from chaos_runs.plan import Plan
 from chaos_runs.worlds import MARK, Ran
@@ -88,6 +89,22 @@ def test_an_edge_is_both_of_its_ends() -> None:
 
     assert on(1, 2) == on(2, 1) == "right"
     assert on(0, 1) == "class"
+
+
+@pytest.mark.parametrize("kind", ["no_credit", "stopped", "never_entered"])
+def test_who_is_alone_on_its_node_is_only_known_to_be_silent(kind: str) -> None:
+    """docs/WHY.md: a neighbour sees that a rank runs, and takes nothing; nobody else does."""
+    said = ended(kind)
+    assert judge(plan("credits", transport="sim", ranks_per_node=1), ran(said, said), 3).grade == "right"
+    with_neighbour = judge(plan("credits", transport="sim"), ran(said, said), 3)
+    assert with_neighbour.grade == ("right" if kind == "no_credit" else "wrong")
+
+
+def test_a_machine_that_stood_still_is_noticed() -> None:
+    heart = Heart()
+    heart._pauses = [(10.0, 15.0), (20.0, 24.0)]
+    assert heart.stood_still_s(0.0, 9.0) == heart.stood_still_s(16.0, 19.0) == 0.0
+    assert heart.stood_still_s(12.0, 21.0) == 3.0 + 1.0
 
 
 def test_what_ranks_leave_open_is_a_leak() -> None:
