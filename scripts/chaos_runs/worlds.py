@@ -26,6 +26,7 @@ MARK = "CHAOS_RUN"
 START_S = {"local": 30.0, "namespaces": 40.0, "guests": 240.0}
 RUN_S = 40.0 * max(1.0, PATIENCE)  # all faults show long before
 END_S = 10.0
+RECONNECT_S = "2"  # of verbs: so long a cut edge is tried again, else for 10 s
 LINE = re.compile(r"^\[(\d+)\] CHAOS (\{.*\})$", re.MULTILINE)
 
 
@@ -61,6 +62,7 @@ def environment_of(plan: Plan, mark: str, folder: Path) -> dict[str, str]:
         env["RDMARING_TRANSPORT"] = "tcp"
     if plan.transport in ("verbs", "softroce"):
         env["RDMARING_TRANSPORT"] = "verbs"
+        env["RDMARING_VERBS_RECONNECT_S"] = RECONNECT_S
     if plan.transport == "verbs":
         from verbs_sim import build  # tests/ is on the path
 

@@ -18,7 +18,7 @@ from error_sites.site import Site  # noqa: E402
 
 from rdmaring import errors  # noqa: E402
 
-TAKEN_OVER = Site(ROOT / "native/src/watch.c", 1, ("RR_ERR_PEER_FAILED",), "rank … failed (…): …", ())
+TAKEN_OVER = Site(ROOT / "native/src/watch_cause.c", 1, ("RR_ERR_PEER_FAILED",), "rank … failed (…): …", ())
 
 
 def test_the_page_is_made_from_the_sources() -> None:
