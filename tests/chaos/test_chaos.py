@@ -14,20 +14,24 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 # A loaded machine with two cores: the strict bounds are those of tests/fault, with one world at a time.
 SLACK_S = "10"
+PATIENCE = "2"
 # What these verdicts still lack is told in docs/CHAOS.md.
-NOT_YET = "credits,slow,order,cut:tcp,corrupted,dropped,collective:sim,size:sim,dtype:sim,memory:sim"
+NOT_YET = "slow:tcp,dropped"
+IN_CI = "slow"  # needs a processor for each rank
 
 
 def chaos(*options: str, timeout_s: float = 110) -> tuple[int, Any, str]:
     """Exit code, document and what was said on standard error."""
     line = [sys.executable, str(SCRIPTS / "chaos"), "--json", "--slack-s", SLACK_S, *options]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, check=False)
+    env = {**os.environ, "CHAOS_PATIENCE": PATIENCE}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
 def test_a_slice() -> None:
-    code, told, errors = chaos("--seconds", "15", "--seed", "1", "--transport", "shm,tcp,sim", "--without", NOT_YET)
+    without = f"{NOT_YET},{IN_CI}"
+    code, told, errors = chaos("--seconds", "15", "--seed", "1", "--transport", "shm,tcp,sim", "--without", without)
     assert told["runs"] >= 3, told
     assert told["right_share"] >= 0.99, errors
     assert told["hang"] == told["wrong_sums"] == told["leaks"] == 0, errors
@@ -37,7 +41,7 @@ def test_a_slice() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(2000)
 def test_two_hundred() -> None:
-    options = ("--runs", "200", "--seed", "1", "--transport", "shm,tcp,sim,verbs", "--without", NOT_YET)
+    options = ("--runs", "200", "--seed", "1", "--transport", "shm,tcp,sim", "--without", NOT_YET)
     _, told, errors = chaos(*options, timeout_s=1900)
     assert told["right_share"] >= 0.99, errors
     assert told["hang"] == told["wrong_sums"] == told["leaks"] == 0, errors
