@@ -12,7 +12,7 @@ HERE = frozenset({"shm", "tcp", "verbs", "sim"})
 PATIENCE = float(os.environ.get("CHAOS_PATIENCE", "1"))
 OP_TIMEOUT_S = 2.0 * PATIENCE
 PATIENT_S = 12.0 * PATIENCE  # time-out of operations where the cause shows by itself, and before
-LATE_S = 2 * OP_TIMEOUT_S
+LATE_S = 3 * OP_TIMEOUT_S
 
 
 @dataclass(frozen=True)
