@@ -14,10 +14,10 @@ from dataclasses import replace
 from rdmaring.schedule.cluster import Cluster
 from rdmaring.schedule.rows import Schedule, ScheduleError
 from rdmaring.schedule.simulate_arrays import ArrayRun
-from rdmaring.schedule.simulate_events import EventRun, Outcome, slice_counts
-from rdmaring.schedule.simulate_fold import CHECKED_ALL, folded
+from rdmaring.schedule.simulate_events import EventRun, Outcome, slice_count, slice_counts
+from rdmaring.schedule.simulate_fold import CHECKED_ALL, Folder
 from rdmaring.schedule.simulate_pattern import Irregular, Pattern, find_pattern
-from rdmaring.schedule.simulate_table import Table, tabulate
+from rdmaring.schedule.simulate_table import Table, bounds, tabulate
 
 __all__ = ["Cluster", "Outcome", "Simulator", "simulate"]
 
@@ -43,7 +43,7 @@ class Simulator:
             raise ScheduleError(f"nodes have {sum(sizes)} ranks, the schedule {schedule.world}")
         self.schedule, self.sizes, self.checked_all = schedule, sizes, checked_all
         self._table: Table | None = None
-        self._folded: dict[tuple[int, bool], Table | None] = {}
+        self._folders: dict[int, Folder] = {}  # by period
         self._pattern: Pattern | None = None
         self._irregular: str | None = None
         self._runs: dict[tuple[float, bool], Outcome] = {}  # by events, on one regular cluster
@@ -68,8 +68,9 @@ class Simulator:
 
     def effort(self, nbytes: float, cluster: Cluster, most: int) -> int:
         """Slices that ``run`` with ``slices_max=most`` would take one by one; if that is far more, less than that."""
+        nbytes = self._grid_bytes(nbytes)
         world = self.schedule.world
-        first, others = (len(self.schedule.rows(rank)) for rank in (0, world - 1))
+        first, others = (self._fewest(rank, nbytes, cluster) for rank in (0, world - 1))
         if first * self._period(cluster) > most:
             return first * self._period(cluster)
         table = self.fold(nbytes, cluster)
@@ -79,10 +80,15 @@ class Simulator:
         longest, fewer = max(counts), _fewer(counts, most)
         return sum(counts) if fewer == longest else int(sum(counts) * fewer * 1.5 / longest)
 
+    def _fewest(self, rank: int, nbytes: float, cluster: Cluster) -> int:
+        """Slices of a rank's rows in a vector that stands for a longer one, or fewer."""
+        cuts, slice_bytes = bounds(self.schedule), cluster.costs.slice_bytes
+        sizes = (nbytes * (cuts[row.chunk_end] - cuts[row.chunk_begin]) for row in self.schedule.rows(rank))
+        return sum(min(slice_count(size, slice_bytes), MULTIPLE) for size in sizes)
+
     def busiest(self, nbytes: float, cluster: Cluster) -> float:
         """Seconds for which the busiest port or processor is held: ``run`` finds no less."""
-        if self.schedule.collective == "all_to_all":
-            nbytes *= self.schedule.world
+        nbytes = self._grid_bytes(nbytes)
         table, standing = self._standing(nbytes, cluster)
         return EventRun(table, nbytes, standing).busiest()
 
@@ -97,8 +103,7 @@ class Simulator:
         Raises:
             ScheduleError: the cluster has other nodes; too large for events, and not regular enough for arrays.
         """
-        if self.schedule.collective == "all_to_all":  # its grid holds what all ranks have
-            nbytes *= self.schedule.world
+        nbytes = self._grid_bytes(nbytes)
         if tuple(cluster.sizes) != self.sizes:
             raise ScheduleError(f"the schedule is for nodes of {self.sizes[:8]} ranks, not {tuple(cluster.sizes)[:8]}")
         if arrays is None:
@@ -118,16 +123,18 @@ class Simulator:
             lambda part: ArrayRun(pattern, part, cluster).run(),
         )
 
+    def _grid_bytes(self, nbytes: float) -> float:
+        """Of the grid of chunks: that of all_to_all holds what all ranks have."""
+        return nbytes * self.schedule.world if self.schedule.collective == "all_to_all" else nbytes
+
     def fold(self, nbytes: float, cluster: Cluster) -> Table | None:
-        """The rows of a rank, or of a node's, that stand for all; None if ranks differ, or something on the cluster."""
+        """The rows of those ranks that stand for all; None if ranks differ, or something on the cluster."""
         if not cluster.regular:
             return None
         period = self._period(cluster)
-        sliced = nbytes > cluster.costs.slice_bytes  # at most: a row may have the whole vector
-        key = period, sliced
-        if key not in self._folded:
-            self._folded[key] = folded(self.schedule, self.sizes, period, sliced, self.checked_all)
-        return self._folded[key]
+        if period not in self._folders:
+            self._folders[period] = Folder(self.schedule, self.sizes, period, self.checked_all)
+        return self._folders[period].table(cluster.costs.slice_bytes * (1 + 1e-9) / nbytes if nbytes else 1.0)
 
     def _period(self, cluster: Cluster) -> int:
         """Of so many ranks one could stand for all others, if ranks are alike."""
@@ -158,7 +165,10 @@ class Simulator:
     def _standing(self, nbytes: float, cluster: Cluster) -> tuple[Table, Cluster]:
         """The rows to simulate, with what they run on: a fold if there is one."""
         table = self.fold(nbytes, cluster)
-        return (self.table(), cluster) if table is None else (table, replace(cluster, sizes=(table.world,)))
+        if table is None:
+            return self.table(), cluster
+        per_node = min(self.sizes[0], table.world)
+        return table, replace(cluster, sizes=(per_node,) * (table.world // per_node))
 
     def _suit_arrays(self, nbytes: float, cluster: Cluster) -> bool:
         """Too many rows for events, or so many that arrays, which serve rails less exactly, are worth it."""

@@ -4,6 +4,8 @@ A ring of twice as many ranks has twice as many hops, and each takes as long as 
 So the time of two small worlds tells that of a large one: what algorithms do is periodic in the number of nodes (ring,
 direct, hierarchical), or in its logarithm (trees, halving). No rule says how large a world must be for this to hold:
 three or four worlds are simulated, and what the smaller of them say of the large one must be what the larger ones say.
+What hides behind latencies in small worlds need not in large ones: so the time must be the same, too, if from the last
+of them on what is added is that of the busiest port or processor, where this is more.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ from typing import NamedTuple
 
 from rdmaring.schedule import SHAPED, generate
 from rdmaring.schedule.channels import channels_of
-from rdmaring.schedule.cluster import Cluster, Costs
+from rdmaring.schedule.cluster import Cluster, Costs, Shape
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.cost_hierarchical import NODES_DIRECT_MAX
+from rdmaring.schedule.cost_model import Model
 from rdmaring.schedule.simulate import Simulator
 
 TOLERANCE = 0.01  # between what smaller and what larger ones of the simulated worlds say
 EFFORT_AT_ONCE = 1000  # slices of a world that is simulated itself, before smaller ones are
 EFFORT_MAX = 20_000  # slices of one of the smaller worlds
-EFFORT_LAST = 24_000  # of the world itself, where smaller ones do not tell
+EFFORT_GROWN = 300_000  # likewise, where only few of them can be had
+EFFORT_LAST = 400_000  # of the world itself, where smaller ones do not tell
 PROBED_RANKS_MAX = 2048  # of worlds whose rows are looked at, unless they are few
 CHECKED_ALL = 16  # ranks; the algorithms are known to be the same for all of more, or not
 
@@ -60,50 +64,60 @@ class Law:
     whole: with the same vector; else with the same chunks, of which a vector has as many as there are ranks.
     doubled: by as much with each doubling of the nodes; else with each node.
     ratio: what is added grows, and what it grows by becomes so many times as much each time; 0: it does not grow.
-    crowd: every rank has to do with every other. What hides behind latency in small worlds need not in large ones.
+    dents: nodes of several ranks: the line is bent by up to one hop between nodes.
+    parts: of the vector, or of its chunk, that a row has, where smaller worlds tell only of rows of one slice.
+    crowd: every rank has to do with every other, which takes larger worlds to show.
+    effort: slices of one of the smaller worlds, at most.
     """
 
     whole: bool = False
     doubled: bool = False
     ratio: float = 0.0
+    dents: bool = False
+    parts: int | None = None
     crowd: bool = False
+    effort: int = EFFORT_MAX
 
 
-_PER_RANK, _PEERS = Law(), Law(crowd=True)
-LAWS: dict[tuple[str, str], Law] = {
+_PER_RANK, _PEERS = (Law(),), (Law(crowd=True),)
+_SAME = (Law(whole=True, crowd=True),)
+_TREE, _BINOMIAL = (Law(whole=True, doubled=True, parts=2),), (Law(whole=True, doubled=True, parts=1),)
+# With the same vector the steps of larger worlds are smaller; with the same chunks there are larger ones.
+_HALVED = Law(whole=True, doubled=True, ratio=0.5)
+_GROWN = Law(doubled=True, ratio=2.0, effort=EFFORT_GROWN)
+LAWS: dict[tuple[str, str], tuple[Law, ...]] = {
     ("all_reduce", "ring"): _PER_RANK,
-    ("all_reduce", "biring"): _PER_RANK,
+    ("all_reduce", "biring"): (Law(dents=True),),
     ("all_reduce", "hierarchical"): _PER_RANK,
     ("all_reduce", "hierarchical-ring"): _PER_RANK,
     ("reduce_scatter", "ring"): _PER_RANK,
     ("all_gather", "ring"): _PER_RANK,
-    ("all_gather", "biring"): _PER_RANK,
     ("all_reduce", "direct"): _PEERS,
     ("reduce_scatter", "direct"): _PEERS,
     ("all_gather", "direct"): _PEERS,
     ("all_to_all", "direct"): _PEERS,
     ("gather", "direct"): _PEERS,
     ("scatter", "direct"): _PEERS,
-    ("all_reduce", "direct1"): Law(whole=True, crowd=True),
-    ("all_reduce", "naive"): Law(whole=True, crowd=True),
-    ("broadcast", "direct"): Law(whole=True, crowd=True),
-    ("reduce", "direct"): Law(whole=True, crowd=True),
-    ("broadcast", "ring"): Law(whole=True),
-    ("reduce", "ring"): Law(whole=True),
-    ("all_reduce", "tree"): Law(whole=True, doubled=True),
-    ("broadcast", "tree"): Law(whole=True, doubled=True),
-    ("reduce", "tree"): Law(whole=True, doubled=True),
-    ("broadcast", "binomial"): Law(whole=True, doubled=True),
-    ("reduce", "binomial"): Law(whole=True, doubled=True),
-    ("all_reduce", "halving"): Law(whole=True, doubled=True, ratio=0.5),
-    ("all_gather", "doubling"): Law(whole=True, doubled=True, ratio=0.5),
-    ("gather", "binomial"): Law(whole=True, doubled=True, ratio=0.5),
-    ("scatter", "binomial"): Law(whole=True, doubled=True, ratio=0.5),
-    ("reduce_scatter", "halving"): Law(doubled=True, ratio=2.0),
+    ("all_reduce", "direct1"): _SAME,
+    ("all_reduce", "naive"): _SAME,
+    ("broadcast", "direct"): _SAME,
+    ("reduce", "direct"): _SAME,
+    ("broadcast", "ring"): (Law(whole=True),),
+    ("reduce", "ring"): (Law(whole=True),),
+    ("all_reduce", "tree"): _TREE,
+    ("broadcast", "tree"): _TREE,
+    ("reduce", "tree"): _TREE,
+    ("broadcast", "binomial"): _BINOMIAL,
+    ("reduce", "binomial"): _BINOMIAL,
+    ("all_reduce", "halving"): (_HALVED, _GROWN),
+    ("all_gather", "doubling"): (_HALVED, _GROWN),
+    ("reduce_scatter", "halving"): (Law(doubled=True, ratio=2.0, parts=1),),
+    # Up to 14 and 4 % off where the checks below had passed: where rows meet moves with the size of the world.
+    ("all_gather", "biring"): (),
+    ("gather", "binomial"): (),
+    ("scatter", "binomial"): (),
 }
-# Up to 14 and 4 % off where the checks below had passed: where rows meet moves with the size of the world.
-UNTOLD = frozenset((("all_gather", "biring"), ("gather", "binomial"), ("scatter", "binomial")))
-FEW_ROWS = frozenset((("all_reduce", "halving"), ("all_gather", "doubling")))  # of a rank, in any world
+FEW_ROWS = ("halving", "doubling", "tree", "binomial")  # of a rank, in any world; but for reduce_scatter
 
 
 class Found(NamedTuple):
@@ -121,8 +135,8 @@ class Scaled:
         self.collective, self.algorithm, self.costs = found.name, algorithm, costs
         self.root = 0 if found.rooted else None
         self.channels = channels_of(found.name, channels)
-        self.law = LAWS[found.name, algorithm]
-        self._few_rows = (found.name, algorithm) in FEW_ROWS
+        self.laws = LAWS[found.name, algorithm]
+        self._few_rows = algorithm in FEW_ROWS and found.name != "reduce_scatter"
         self._ring: Scaled | None = None
         self._simulators: dict[World, tuple[Simulator, Cluster]] = {}
         self._found: dict[tuple[World, float], Found | None] = {}
@@ -139,33 +153,27 @@ class Scaled:
             if self._ring is None:
                 self._ring = Scaled(self.collective, "hierarchical-ring", self.costs, self.channels)
             return self._ring.find(nbytes, sizes, itself=itself)
-        unit = nbytes if self.law.whole else nbytes / world.ranks
-        return self._at(world, unit) if itself else self._scaled(world, unit)
+        return self._at(world, nbytes) if itself else self._scaled(world, nbytes)
 
-    def _at(self, world: World, unit: float) -> Found | None:
-        """unit: bytes of the vector, or of a chunk."""
-        key = world, unit
+    def _at(self, world: World, nbytes: float) -> Found | None:
+        key = world, nbytes
         if key not in self._found:
             self._found[key] = (
-                self._simulated(world, unit, EFFORT_AT_ONCE)
-                or self._scaled(world, unit)
-                or self._simulated(world, unit, EFFORT_LAST)
+                self._simulated(world, nbytes, EFFORT_AT_ONCE)
+                or self._scaled(world, nbytes)
+                or self._simulated(world, nbytes, EFFORT_LAST)
             )
         return self._found[key]
 
-    def _simulated(self, world: World, unit: float, most: int) -> Found | None:
+    def _simulated(self, world: World, nbytes: float, most: int) -> Found | None:
         """None: more than ``most`` slices."""
         if world.ranks > PROBED_RANKS_MAX and not self._few_rows:
             return None
         simulator, cluster = self._simulator(world)
-        nbytes = self._nbytes(world, unit)
         once = 2 * most // 3  # where a part of the slices is simulated, half of that part is, too
         if simulator.effort(nbytes, cluster, once) > most:
             return None
         return Found(simulator.run(nbytes, cluster, arrays=False, slices_max=once).seconds, False)
-
-    def _nbytes(self, world: World, unit: float) -> float:
-        return unit if self.law.whole else unit * world.ranks
 
     def _simulator(self, world: World) -> tuple[Simulator, Cluster]:
         if world not in self._simulators:
@@ -179,41 +187,51 @@ class Scaled:
 
     # ---- from smaller worlds ----
 
-    def _scaled(self, world: World, unit: float) -> Found | None:
-        if not self._tells(world, unit):
-            return None
-        for axis in self._axes(world):
-            ratio = self._ratio(world, axis)
-            for sizes, steps in self._series(world, axis, 4 if ratio else 3):
-                smaller = [world._replace(**{axis: size}) for size in sizes]
-                times = []
-                for each in smaller:
-                    found = self._simulated(each, unit, EFFORT_MAX)
-                    if found is None:
-                        break
-                    times.append(found.seconds)
-                if len(times) < len(smaller):
-                    break
-                time = _continued(times, steps, ratio)
-                if abs(_continued(times[:-1], steps + 1, ratio) - time) > TOLERANCE * time:
-                    continue
-                if not self.law.crowd or self._most(smaller, unit, times, steps) <= (1 + TOLERANCE) * time:
-                    return Found(time, True)
+    def _scaled(self, world: World, nbytes: float) -> Found | None:
+        for law in self.laws:
+            if self._tells(law, world, nbytes):
+                found = self._by_law(law, world, nbytes)
+                if found is not None:
+                    return found
         return None
 
-    def _most(self, smaller: Sequence[World], unit: float, times: Sequence[float], steps: int) -> float:
-        """What the world takes if the busiest port or processor is what it waits for from the last of times on."""
-        busy = []
-        for world in smaller[-2:]:
-            simulator, cluster = self._simulator(world)
-            busy.append(simulator.busiest(self._nbytes(world, unit), cluster))
-        return times[-1] + steps * max(busy[1] - busy[0], times[-1] - times[-2])
+    def _by_law(self, law: Law, world: World, nbytes: float) -> Found | None:
+        unit = _unit(law, world, nbytes)
+        for series in self._series(law, world, nbytes):
+            times = []
+            for each in series.worlds:
+                found = self._simulated(each, _nbytes(law, each, unit), law.effort)
+                if found is None:
+                    return None  # nor are larger ones simulated
+                times.append(found.seconds)
+            time = _continued(times, series.steps, series.ratio)
+            if abs(_continued(times[:-1], series.steps + 1, series.ratio) - time) > TOLERANCE * time:
+                continue
+            hop = self._far_hop(world, nbytes) if law.dents else 0.0
+            if self._most(law, series, unit, times) <= (1 + TOLERANCE) * time and hop <= TOLERANCE * time:
+                return Found(time, True)
+        return None
 
-    def _ratio(self, world: World, axis: str) -> float:
+    def _far_hop(self, world: World, nbytes: float) -> float:
+        """One slice from node to node, of nodes of several ranks: both directions meet there."""
+        if world.nodes < 2 or world.per_node == 1:
+            return 0.0
+        return Model(self.costs, Shape.of_sizes(world.sizes), self.channels).leg(True, nbytes / world.ranks / 2).hop
+
+    def _most(self, law: Law, series: _Series, unit: float, times: Sequence[float]) -> float:
+        """What the world takes if from the last of times on it waits for its busiest port or processor alone."""
+        busy = []
+        for world in series.worlds:
+            simulator, cluster = self._simulator(world)
+            busy.append(simulator.busiest(_nbytes(law, world, unit), cluster))
+        added = zip(*(_steps(each, series.steps, series.ratio) for each in (times, busy)), strict=True)
+        return times[-1] + sum(map(max, added))
+
+    def _ratio(self, law: Law, world: World, axis: str) -> float:
         """As in Law. On one node whose ranks share processors the work of all grows by more with each."""
         processors = self.costs.processors_per_node
         shared = axis == "rest" and processors is not None and processors < world.rest
-        return 1.0 if shared and not self.law.doubled else self.law.ratio
+        return 1.0 if shared and not law.doubled else law.ratio
 
     def _axes(self, world: World) -> Iterator[str]:
         """What to make smaller."""
@@ -223,34 +241,65 @@ class Scaled:
         if self.algorithm != "hierarchical":  # its rows depend on the number of nodes
             yield "nodes"
 
-    def _tells(self, world: World, unit: float) -> bool:
-        """Trees, and what halves: only of 2^k nodes, and of rows of one slice. Else what a doubling adds changes."""
-        if (self.collective, self.algorithm) in UNTOLD:
-            return False
-        if not self.law.doubled:
-            return True
+    def _tells(self, law: Law, world: World, nbytes: float) -> bool:
+        """Trees, and what halves: only of 2^k nodes; trees of rows of one slice. Else what a doubling adds changes."""
         places = world.nodes or world.rest
-        parts = 2 if self.law.whole else 1
-        one_slice = unit / parts / self.channels <= self.costs.slice_bytes
-        return not world.rest * world.nodes and places & (places - 1) == 0 and one_slice
+        if law.doubled and (world.rest * world.nodes or places & (places - 1)):
+            return False
+        return law.parts is None or self._one_slice(_unit(law, world, nbytes) / law.parts)
 
-    def _series(self, world: World, axis: str, count: int) -> Iterator[tuple[list[int], int]]:
-        """Sizes, at equal distances, and how many distances it is from the last to the world's own."""
-        wanted: int = getattr(world, axis)
-        if self.law.doubled:
-            yield from _doubled(wanted, count, 8 if axis == "rest" or world.per_node == 1 else 2)
-            return
-        if axis == "rest" or world.per_node == 1:
-            starts = [(16, 8), (32, 32), (128, 128), (512, 512)]
-        else:
-            starts = [(2, 2), (4, 4), (8, 8)] if self.law.crowd else [(2, 2), (4, 2), (4, 4)]
-        if self.law.crowd:
-            starts = starts[1:]
-        for least, distance in starts:
-            first = least + (wanted - least) % distance
-            sizes = [first + place * distance for place in range(count)]
-            if sizes[-1] < wanted:
-                yield sizes, (wanted - sizes[-1]) // distance
+    def _one_slice(self, nbytes: float) -> bool:
+        return nbytes / self.channels <= self.costs.slice_bytes
+
+    def _series(self, law: Law, world: World, nbytes: float) -> Iterator[_Series]:
+        """Smaller worlds, each at the same distance from the one before it."""
+        for axis in self._axes(world):
+            ratio = self._ratio(law, world, axis)
+            wanted: int = getattr(world, axis)
+            alone = axis == "rest" or world.per_node == 1
+            for sizes, steps in _sizes(law, wanted, alone, 4 if ratio else 3):
+                smaller = [world._replace(**{axis: size}) for size in sizes]
+                if law == _HALVED and not self._one_slice(nbytes / smaller[0].ranks):
+                    continue  # what a doubling adds must be of one slice
+                yield _Series(smaller, steps, ratio)
+
+
+class _Series(NamedTuple):
+    """steps: how many distances it is from the last of the worlds to the one that is asked for. ratio: as in Law."""
+
+    worlds: list[World]
+    steps: int
+    ratio: float
+
+
+def _unit(law: Law, world: World, nbytes: float) -> float:
+    """What is the same in all worlds: bytes of the vector, or of a chunk."""
+    return nbytes if law.whole else nbytes / world.ranks
+
+
+def _nbytes(law: Law, world: World, unit: float) -> float:
+    return unit if law.whole else unit * world.ranks
+
+
+def _sizes(law: Law, wanted: int, alone: bool, count: int) -> Iterator[tuple[list[int], int]]:
+    """Sizes, at equal distances, and how many distances it is from the last to the wanted one.
+
+    alone: of one rank each.
+    """
+    if law.doubled:
+        yield from _doubled(wanted, count, 8 if alone else 2)
+        return
+    if alone:
+        starts = [(16, 8), (32, 32), (128, 128), (512, 512)]
+    else:
+        starts = [(2, 2), (4, 4), (8, 8), (16, 16)] if law.crowd else [(2, 2), (4, 2), (4, 4), (8, 8), (16, 16)]
+    if law.crowd:
+        starts = starts[1:]
+    for least, distance in starts:
+        first = least + (wanted - least) % distance
+        sizes = [first + place * distance for place in range(count)]
+        if sizes[-1] < wanted:
+            yield sizes, (wanted - sizes[-1]) // distance
 
 
 def _doubled(wanted: int, count: int, least: int) -> Iterator[tuple[list[int], int]]:
@@ -258,21 +307,22 @@ def _doubled(wanted: int, count: int, least: int) -> Iterator[tuple[list[int], i
     chain = [wanted]
     while chain[0] % 2 == 0 and chain[0] > least:
         chain.insert(0, chain[0] // 2)
-    for first, distance in ((0, 1), (1, 1), (2, 1), (0, 2), (1, 2)):
+    for first, distance in ((0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (0, 2), (1, 2)):
         last = first + (count - 1) * distance
         if last < len(chain) - 1 and (len(chain) - 1 - last) % distance == 0:
             yield chain[first : last + 1 : distance], (len(chain) - 1 - last) // distance
 
 
-def _continued(times: Sequence[float], steps: int, ratio: float) -> float:
-    """What follows so many steps after the last of times at equal distances."""
+def _steps(times: Sequence[float], steps: int, ratio: float) -> Iterator[float]:
+    """What each of so many steps adds after the last of times at equal distances."""
     step = times[-1] - times[-2]
     growth = (step - (times[-2] - times[-3])) if ratio else 0.0
-    if ratio in (0.0, 1.0):
-        return times[-1] + steps * step + growth * steps * (steps + 1) / 2
-    found = times[-1]
     for _ in range(steps):
         growth *= ratio
         step += growth
-        found += step
-    return found
+        yield step
+
+
+def _continued(times: Sequence[float], steps: int, ratio: float) -> float:
+    """What follows so many steps after the last of times at equal distances."""
+    return times[-1] + sum(_steps(times, steps, ratio))

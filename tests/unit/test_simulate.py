@@ -205,6 +205,31 @@ def test_ranks_that_stand_for_all_take_the_time_of_all(
         assert folded.work == pytest.approx(alone.work)
 
 
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "world", "per_node", "slices", "standing"),
+    [
+        ("all_reduce", "halving", 16, 4, 4, 4),
+        ("all_reduce", "halving", 32, 1, 4, 4),
+        ("all_reduce", "halving", 32, 32, 8, 8),
+        ("all_gather", "doubling", 32, 2, 4, 8),
+    ],
+)
+def test_ranks_whose_slices_wait_alike_stand_for_all(
+    collective: str, algorithm: str, world: int, per_node: int, slices: int, standing: int
+) -> None:
+    """Of rows of several slices it matters which half a partner keeps; of the steps with rows of one, it does not."""
+    cluster = Cluster.even(FABRIC, world, per_node)
+    schedule = schedule_of(collective, algorithm, world)
+    nbytes = slices * FABRIC.slice_bytes
+    simulator = Simulator(schedule, cluster.sizes)
+    fold = simulator.fold(nbytes, cluster)
+    assert fold is not None and fold.world == standing
+    folded, alone = simulator.run(nbytes, cluster), _Unfolded(schedule, cluster.sizes).run(nbytes, cluster)
+    assert folded.seconds == pytest.approx(alone.seconds, rel=1e-6)
+    assert folded.sent == pytest.approx(alone.sent)
+    assert folded.work == pytest.approx(alone.work)
+
+
 def test_no_rank_stands_for_others_that_differ() -> None:
     assert Simulator(schedule_of("all_reduce", "tree", 8), (8,)).fold(8, Cluster(NODE, (8,))) is None
     assert Simulator(schedule_of("all_reduce", "halving", 6), (6,)).fold(8, Cluster(NODE, (6,))) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -22,7 +23,10 @@ MIB = 1 << 20
 # all, of one rank a node, and of nodes of several: collective, algorithm, ranks, ranks a node, bytes, cluster
 CELLS = [
     ("all_reduce", "ring", 40, 4, 4 * MIB, "shm, TCP"),
-    ("all_reduce", "biring", 36, 4, 65536, "one rail"),
+    ("all_reduce", "biring", 48, 1, 65536, "one rail"),
+    ("all_reduce", "biring", 160, 2, 65536, "one rail"),
+    ("all_reduce", "halving", 256, 8, 4 * MIB, "shm, TCP"),  # what larger worlds add is of one slice
+    ("all_reduce", "halving", 128, 2, 32 * MIB, "shm, TCP"),  # all their steps but the last have several
     ("all_reduce", "direct", 64, 4, 16384, "8 rails"),
     ("all_reduce", "direct1", 128, 128, 65536, "shm, TCP"),
     ("all_reduce", "hierarchical", 72, 4, MIB, "oversubscribed"),
@@ -74,6 +78,28 @@ def test_what_hides_behind_latency_in_small_worlds() -> None:
         4 * 2047 * 2e-6 * 0.75, rel=0.35
     )  # a slice and, of most rows, a row: 1 us each
     assert found.seconds == pytest.approx(_simulated("all_reduce", "direct", 8, cluster), rel=AGREEMENT)
+
+
+def test_nothing_is_told_where_a_port_takes_over_from_latency() -> None:
+    """To 32 ranks a step waits for messages, among 64 for the rail: 2.05 us a vector of 131072 bytes more."""
+    costs = CLUSTERS["shm, TCP"]
+    cluster = Cluster.even(costs, 64, 2)
+    assert Scaled("reduce_scatter", "halving", costs).find(131072, cluster.sizes, itself=False) is None
+    clusters = [Cluster.even(costs, ranks, 2) for ranks in (8, 16, 32, 64)]
+    times = [_simulated("reduce_scatter", "halving", 2048 * sum(each.sizes), each) for each in clusters]
+    added = [more - less for less, more in pairwise(times)]
+    assert added[2] > added[1] + 3 * (added[1] - added[0])  # far more than the twofold of what had been added more
+
+
+def test_nothing_is_told_of_a_line_with_dents() -> None:
+    """biring on nodes of 8: a node adds 3 or 4 hops between nodes in turn; a hop is 1 ms, 2.4 % of all."""
+    costs = CLUSTERS["wide area"]
+    cluster = Cluster.even(costs, 96, 8)
+    assert Scaled("all_reduce", "biring", costs).find(1024, cluster.sizes, itself=False) is None
+    times = [_simulated("all_reduce", "biring", 8 * nodes, Cluster.even(costs, 8 * nodes, 8)) for nodes in (3, 4, 5)]
+    assert [round((more - less) * 1e3) for less, more in pairwise(times)] == [3, 4]
+    found = Scaled("all_reduce", "biring", costs).find(1024, cluster.sizes)
+    assert found == (_simulated("all_reduce", "biring", 1024, cluster), False)
 
 
 def test_131072_ranks_take_what_their_form_says() -> None:
