@@ -46,7 +46,7 @@ class Simulator:
         self._folders: dict[int, Folder] = {}  # by period
         self._pattern: Pattern | None = None
         self._irregular: str | None = None
-        self._runs: dict[tuple[float, bool], Outcome] = {}  # by events, on one regular cluster
+        self._runs: dict[float, Outcome] = {}  # by events, on one regular cluster
         self._runs_on: Cluster | None = None
 
     def pattern(self) -> Pattern | None:
@@ -144,21 +144,23 @@ class Simulator:
 
     def _events(self, nbytes: float, cluster: Cluster, slices_max: int) -> Outcome:
         """Of a fold if there is one."""
-        table, standing = self._standing(nbytes, cluster)
+        table, _ = self._standing(nbytes, cluster)
+        if cluster is not self._runs_on:
+            self._runs, self._runs_on = {}, cluster
 
         def slices(part: float) -> list[int]:
             return slice_counts(table, part, cluster.costs.slice_bytes)
 
-        if cluster is not self._runs_on:
-            self._runs, self._runs_on = {}, cluster
-
         def run(part: float) -> Outcome:
-            key = part, table is self._table
-            if key not in self._runs or not cluster.regular:
-                self._runs[key] = EventRun(table, part, standing).run()
-            return self._runs[key]
+            if part not in self._runs or not cluster.regular:
+                self._runs[part] = self._run_events(part, cluster)
+            return self._runs[part]
 
-        found = _by_slices(nbytes, slices, slices_max, run)
+        return _by_slices(nbytes, slices, slices_max, run)
+
+    def _run_events(self, nbytes: float, cluster: Cluster) -> Outcome:
+        table, standing = self._standing(nbytes, cluster)
+        found = EventRun(table, nbytes, standing).run()
         times = self.schedule.world // table.world
         return replace(found, finished=found.finished * times, work=found.work * times, sent=found.sent * times)
 

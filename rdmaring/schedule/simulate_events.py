@@ -36,7 +36,7 @@ class Outcome:
     extrapolated: bool = False
 
 
-def slice_count(nbytes: float, slice_bytes: int) -> int:
+def slice_count(nbytes: float, slice_bytes: float) -> int:
     """Of a row with so many bytes."""
     return max(1, math.ceil(nbytes / slice_bytes - 1e-9))
 

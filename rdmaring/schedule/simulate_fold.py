@@ -20,7 +20,7 @@ from rdmaring.schedule.simulate_table import Need, Node, Table, Target, adds_of,
 Relation = Callable[[int, int], int]  # (rank, peer) -> how the peer lies with respect to the rank
 Shape = list[tuple[object, ...]]
 
-MANY = 9  # slices of a row from which on it counts where exactly rows overlap
+MANY = 129  # slices of a row from which on it counts where exactly rows overlap
 CHECKED_ALL = 128  # ranks; of more, the first, the last and some between are compared
 
 
@@ -51,7 +51,7 @@ class Folder:
         if not self._possible:
             return None
         world = self.schedule.world
-        sliced = MANY if self._lengths[-1] > slice_share else 1
+        sliced = MANY if max(self._lengths, default=0.0) > slice_share else 1
         found = self._kept(False, [self.period], (sliced,) * len(self._lengths))
         if found is None and world & (world - 1) == self.period & (self.period - 1) == 0:
             counts = tuple(min(MANY, slice_count(length, slice_share)) for length in self._lengths)

@@ -83,7 +83,7 @@ _PER_RANK, _PEERS = (Law(),), (Law(crowd=True),)
 _SAME = (Law(whole=True, crowd=True),)
 _TREE, _BINOMIAL = (Law(whole=True, doubled=True, parts=2),), (Law(whole=True, doubled=True, parts=1),)
 # With the same vector the steps of larger worlds are smaller; with the same chunks there are larger ones.
-_HALVED = Law(whole=True, doubled=True, ratio=0.5)
+_HALVED = Law(whole=True, doubled=True, ratio=0.5, effort=EFFORT_GROWN)
 _GROWN = Law(doubled=True, ratio=2.0, effort=EFFORT_GROWN)
 LAWS: dict[tuple[str, str], tuple[Law, ...]] = {
     ("all_reduce", "ring"): _PER_RANK,
@@ -216,7 +216,8 @@ class Scaled:
         """One slice from node to node, of nodes of several ranks: both directions meet there."""
         if world.nodes < 2 or world.per_node == 1:
             return 0.0
-        return Model(self.costs, Shape.of_sizes(world.sizes), self.channels).leg(True, nbytes / world.ranks / 2).hop
+        model = Model(self.costs, Shape.of_sizes(world.sizes), self.channels)
+        return model.leg(True, nbytes / world.ranks / 2).hop
 
     def _most(self, law: Law, series: _Series, unit: float, times: Sequence[float]) -> float:
         """What the world takes if from the last of times on it waits for its busiest port or processor alone."""
@@ -224,8 +225,8 @@ class Scaled:
         for world in series.worlds:
             simulator, cluster = self._simulator(world)
             busy.append(simulator.busiest(_nbytes(law, world, unit), cluster))
-        added = zip(*(_steps(each, series.steps, series.ratio) for each in (times, busy)), strict=True)
-        return times[-1] + sum(map(max, added))
+        waited, held = (_steps(each, series.steps, series.ratio) for each in (times, busy))
+        return times[-1] + sum(max(pair) for pair in zip(waited, held, strict=True))
 
     def _ratio(self, law: Law, world: World, axis: str) -> float:
         """As in Law. On one node whose ranks share processors the work of all grows by more with each."""
