@@ -11,7 +11,7 @@ of them on what is added is that of the busiest port or processor, where this is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rdmaring.schedule import SHAPED, generate
@@ -67,6 +67,7 @@ class Law:
     dents: nodes of several ranks: the line is bent by up to one hop between nodes.
     parts: of the vector, or of its chunk, that a row has, where smaller worlds tell only of rows of one slice.
     crowd: every rank has to do with every other, which takes larger worlds to show.
+    apart: only of nodes of one rank, or of one node.
     effort: slices of one of the smaller worlds, at most.
     """
 
@@ -76,11 +77,12 @@ class Law:
     dents: bool = False
     parts: int | None = None
     crowd: bool = False
+    apart: bool = False
     effort: int = EFFORT_MAX
 
 
 _PER_RANK, _PEERS = (Law(),), (Law(crowd=True),)
-_SAME = (Law(whole=True, crowd=True),)
+_SAME = (Law(whole=True, crowd=True, effort=3 * EFFORT_MAX),)
 _TREE, _BINOMIAL = (Law(whole=True, doubled=True, parts=2),), (Law(whole=True, doubled=True, parts=1),)
 # With the same vector the steps of larger worlds are smaller; with the same chunks there are larger ones.
 _HALVED = Law(whole=True, doubled=True, ratio=0.5, effort=EFFORT_GROWN)
@@ -99,7 +101,8 @@ LAWS: dict[tuple[str, str], tuple[Law, ...]] = {
     ("gather", "direct"): _PEERS,
     ("scatter", "direct"): _PEERS,
     ("all_reduce", "direct1"): _SAME,
-    ("all_reduce", "naive"): _SAME,
+    # The root adds by rank, and vectors come from all nodes in turn: the more nodes, the later the first node's last.
+    ("all_reduce", "naive"): (replace(_SAME[0], apart=True),),
     ("broadcast", "direct"): _SAME,
     ("reduce", "direct"): _SAME,
     ("broadcast", "ring"): (Law(whole=True),),
@@ -117,7 +120,7 @@ LAWS: dict[tuple[str, str], tuple[Law, ...]] = {
     ("gather", "binomial"): (),
     ("scatter", "binomial"): (),
 }
-FEW_ROWS = ("halving", "doubling", "tree", "binomial")  # of a rank, in any world; but for reduce_scatter
+FEW_ROWS = ("halving", "doubling", "tree", "binomial", "naive")  # of most ranks, in any world; but for reduce_scatter
 
 
 class Found(NamedTuple):
@@ -244,6 +247,8 @@ class Scaled:
 
     def _tells(self, law: Law, world: World, nbytes: float) -> bool:
         """Trees, and what halves: only of 2^k nodes; trees of rows of one slice. Else what a doubling adds changes."""
+        if law.apart and world.nodes and world.per_node > 1:
+            return False
         places = world.nodes or world.rest
         if law.doubled and (world.rest * world.nodes or places & (places - 1)):
             return False

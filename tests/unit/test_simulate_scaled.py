@@ -31,7 +31,7 @@ CELLS = [
     ("all_reduce", "direct1", 128, 128, 65536, "shm, TCP"),
     ("all_reduce", "hierarchical", 72, 4, MIB, "oversubscribed"),
     ("all_reduce", "hierarchical-ring", 40, 4, 32 * MIB, "shm, TCP"),
-    ("all_reduce", "naive", 128, 8, 65536, "one rail"),
+    ("all_reduce", "naive", 128, 1, 65536, "one rail"),
     ("all_reduce", "tree", 128, 1, 8, "shm, TCP"),
     ("all_to_all", "direct", 80, 4, MIB, "one rail"),
     ("broadcast", "tree", 256, 8, 8, "one rail"),
