@@ -32,7 +32,7 @@ STEPS_AN_OCTAVE = 8
 ALIKE = 1.5
 TRUSTED_FIRST = ("direct", "direct1", "hierarchical", "ring")
 # Between hosts all that enters a host shares its line. In a ring one rank fills it; where several do, they push each
-# other's packets out: with lines of 200 Mbit/s direct takes 1.6 times as long at 4 MiB, 1.1 at 16. Of 1 MiB it takes 1.2
+# other's packets out: with lines of 200 Mbit/s direct takes 1.6 times as long at 4 MiB, 1.1 at 16; at 1 MiB 1.2
 # times as long there, but 0.8 where the hosts' processors are what bounds.
 SHARED_LINE_BYTES = 2 << 20
 TRUSTED_BETWEEN_HOSTS = ("hierarchical", "ring", "direct", "direct1")
