@@ -159,9 +159,7 @@ class Collectives(Runner):
             out = self._new(offsets[-1], part)
         result = self._part(out, "out", offsets[-1], part, writable=True)
         self._own_part_or_apart(part, result, offsets[self.rank])
-        native = self._native(
-            "all_gather", part, offsets[-1], algorithm=algorithm, channels=channels, offsets=offsets
-        )
+        native = self._native("all_gather", part, offsets[-1], algorithm=algorithm, channels=channels, offsets=offsets)
         return self._run(native, part, result, async_op, timeout_s, stream=stream)
 
     def broadcast(

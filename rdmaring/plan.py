@@ -182,9 +182,7 @@ class NativePlan:
 
     __slots__ = ("channels", "choice", "handle", "listed", "offsets", "run", "shape")
 
-    def __init__(
-        self, comm: Runner, shape: Shape, schedule: Schedule | None = None, *, on_host: bool = False
-    ) -> None:
+    def __init__(self, comm: Runner, shape: Shape, schedule: Schedule | None = None, *, on_host: bool = False) -> None:
         """For collective and root of ``shape``.
 
         schedule: rows that are not proven here; None: as ``shape`` says.
@@ -237,8 +235,10 @@ class NativePlan:
         spec.costs = comm._chooser.constants.digest
         spec.wide = shape.wire is not None or (not built_in and _any_row(schedule, _is_wide))
         # Rounds cut chunks; a row of several chunks lies in its cell as a whole.
-        if schedule.scratch_cells and not mailbox and (
-            built_in or not _any_row(schedule, lambda row: row.chunk_end - row.chunk_begin > 1)
+        if (
+            schedule.scratch_cells
+            and not mailbox
+            and (built_in or not _any_row(schedule, lambda row: row.chunk_end - row.chunk_begin > 1))
         ):
             largest = max(after - before for before, after in zip(self.offsets, self.offsets[1:], strict=False))
             spec.round_count = max(1, -(-largest * shape.element_bytes // SCRATCH_CELL_BYTES))

@@ -227,9 +227,7 @@ class Runner:
         self._works.add(work)
         return work
 
-    def _in_place(
-        self, plan: Any, array: np.ndarray[Any, Any], x: Any, op: str, algorithm: Algorithm | None
-    ) -> Any:
+    def _in_place(self, plan: Any, array: np.ndarray[Any, Any], x: Any, op: str, algorithm: Algorithm | None) -> Any:
         """array: x itself, or a torch tensor as numpy shares it."""
         try:
             pointer = from_buffer(BYTES, array, True)

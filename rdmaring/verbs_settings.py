@@ -94,9 +94,7 @@ def read(env: Mapping[str, str]) -> VerbsSettings:
     Raises:
         ArgumentError: a value that is not accepted.
     """
-    numbers = {
-        name: _number(name, variable(name), env[variable(name)]) for name in RANGES if env.get(variable(name))
-    }
+    numbers = {name: _number(name, variable(name), env[variable(name)]) for name in RANGES if env.get(variable(name))}
     devices = _devices("RDMARING_VERBS_DEVICES", env.get("RDMARING_VERBS_DEVICES", ""))
     return VerbsSettings(tuple(numbers.items()), devices)
 

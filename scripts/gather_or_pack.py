@@ -109,9 +109,7 @@ def main() -> int:
             where = f"{found['ranks']} ranks over {', '.join(found['transport'])}"
             print(f"# {where}; us a call; above 1 gathering is faster")
             print(f"#{'array (B)':>11}{'gather':>12}{'pack':>12}{'pack/gather':>14}")
-        print(
-            f"{extent:>12}{found['gather_us']:>12}{found['pack_us']:>12}{found['pack_over_gather']:>14}", flush=True
-        )
+        print(f"{extent:>12}{found['gather_us']:>12}{found['pack_us']:>12}{found['pack_over_gather']:>14}", flush=True)
     return 0
 
 

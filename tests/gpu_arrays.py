@@ -126,5 +126,3 @@ def order(producer: Producer, stream: int) -> None:
         call("cuEventRecord", event, producer.stream)
         call("cuStreamWaitEvent", bindings().CUstream(stream), event, 0)
         producer.keep.append(event)
-
-

@@ -67,7 +67,9 @@ class Throttled(Sockets):
 """
 # Rank 1 is held inside the operation while it waits for the last rank, which enters late: sleep() is the handler of a
 # signal whose number is the seconds. It is killed when the others are through.
-HELD = PREFERRED + """
+HELD = (
+    PREFERRED
+    + """
 import ctypes
 comm = rr.init(timeout_s=30)
 x = np.ones(300_000)
@@ -86,6 +88,7 @@ if comm.rank == 0:
     time.sleep(1)  # the others are through
     os.kill(int(pids[1]), signal.SIGKILL)
 """
+)
 FAR = {"shm": {}, "tcp": {"FAR": "1"}, "mixed": {"FAR": "1", "PER": "2"}}
 
 

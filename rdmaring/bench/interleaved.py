@@ -97,5 +97,3 @@ class Interleaved:
         call_s = min(largest(self._comm, [batch_s(self._comm, call, 1) for _ in range(3)]))
         calls = max(1, min(CALLS_MAX, round(SAMPLE_S / max(call_s, 1e-7))))
         return calls, calls * call_s
-
-

@@ -132,9 +132,7 @@ def _mean_s(series: Sequence[Timed], half: int | None = None) -> float:
 def summary(cells: Iterable[Cell]) -> Summary:
     """Over all cells."""
     known = list(cells)
-    every = [
-        abs(each.predicted_s[name] / seconds - 1) for each in known for name, seconds in each.times_s.items()
-    ]
+    every = [abs(each.predicted_s[name] / seconds - 1) for each in known for name, seconds in each.times_s.items()]
     return Summary(
         cells=len(known),
         good=sum(each.good for each in known) / len(known),

@@ -200,6 +200,5 @@ def flat_dicts(line: Line) -> list[dict[str, Any]]:
         "busiest_link_bytes": link_bytes,
     }
     return [
-        {"world": line.world, **shared, "place": place, **asdict(cell), **counted}
-        for place, cell in line.cells.items()
+        {"world": line.world, **shared, "place": place, **asdict(cell), **counted} for place, cell in line.cells.items()
     ]

@@ -105,15 +105,9 @@ Exit code: 0; 1 if any element was wrong or a rank failed; 2 for wrong usage.
     metavar="N",
     help="N arrays of each size, in place: one call for the list of them beside a call for each.",
 )
-@click.option(
-    "--iters", type=click.IntRange(1, 10**6), default=20, show_default=True, help="Samples of each cell."
-)
-@click.option(
-    "--warmup", type=click.IntRange(0, 10**6), default=5, show_default=True, help="Calls before them."
-)
-@click.option(
-    "--batch", type=click.IntRange(1, 10**6), help="Calls in a sample; default: as many as take about 1 ms."
-)
+@click.option("--iters", type=click.IntRange(1, 10**6), default=20, show_default=True, help="Samples of each cell.")
+@click.option("--warmup", type=click.IntRange(0, 10**6), default=5, show_default=True, help="Calls before them.")
+@click.option("--batch", type=click.IntRange(1, 10**6), help="Calls in a sample; default: as many as take about 1 ms.")
 @click.option("--check/--no-check", default=True, show_default=True, help="Compare with the exact result.")
 @click.option("--all-times", is_flag=True, help="Columns for the least time and the 99th percentile, too.")
 @click.option("--explain", "explained", is_flag=True, help="Show what would be chosen, and why; no table.")
@@ -186,9 +180,7 @@ def command(
                 return show_explanations(comm, cases, as_json=json_wanted, measure=timed)
             if comm.rank:
                 return 1 if Bench(comm, request, cases).run().wrong else 0
-            report = _measure(
-                comm, request, cases, None if json_wanted else BenchTable(request, all_times=all_times)
-            )
+            report = _measure(comm, request, cases, None if json_wanted else BenchTable(request, all_times=all_times))
     except (RdmaringError, MemoryError) as error:
         click.echo(f"rdmaring bench: {error or 'no memory for the buffers'}", err=True)
         return 1
@@ -213,9 +205,7 @@ def _request(
     iters: int,
     **more: Any,
 ) -> Request:
-    places = {(True, False): (IN_PLACE,), (False, True): (OUT_OF_PLACE,)}.get(
-        (in_place, out_of_place), PLACES
-    )
+    places = {(True, False): (IN_PLACE,), (False, True): (OUT_OF_PLACE,)}.get((in_place, out_of_place), PLACES)
     try:
         return make_request(
             collectives=collective,

@@ -39,9 +39,7 @@ def keep_arguments(ctx: click.Context, args: list[str]) -> None:
     ctx.meta[ARGUMENTS] = list(args)
 
 
-hosts_option = click.option(
-    "--hosts", metavar="HOST,...", help="Start one rank on each of these hosts, by the agent."
-)
+hosts_option = click.option("--hosts", metavar="HOST,...", help="Start one rank on each of these hosts, by the agent.")
 agent_option = click.option(
     "--agent",
     default="ssh",
@@ -55,9 +53,7 @@ pin_option = click.option(
     envvar="RDMARING_PIN",
     help="With -n: bind rank r to CPU r mod CPUs; without either, only if ranks outnumber CPUs.",
 )
-json_option = click.option(
-    "--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else."
-)
+json_option = click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
 
 
 def find_place(ranks: int | None, hosts: str | None = None) -> Place | None:

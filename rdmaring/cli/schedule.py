@@ -48,9 +48,7 @@ Exit code: 0; 1 if a schedule is wrong or a file cannot be read or written; 2 fo
 @click.option("--nodes-of", type=click.IntRange(1, 1 << 20), metavar="K", help="Ranks a node; the last has the rest.")
 @click.option("--nodes", metavar="SIZE,...", help="Ranks of each node, one after another; default one node.")
 @click.option("--rank", "shown", type=int, multiple=True, help="Print this rank only; may be repeated.")
-@click.option(
-    "--verify/--no-verify", "proving", default=True, show_default=True, help="Prove it for all ranks."
-)
+@click.option("--verify/--no-verify", "proving", default=True, show_default=True, help="Prove it for all ranks.")
 @click.option(
     "--save",
     "target",

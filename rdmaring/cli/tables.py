@@ -85,9 +85,7 @@ def cell_columns(place: str, all_times: bool) -> list[Column]:
     ]
 
 
-def opening_lines(
-    request: Request, world: int, host: Host, links: Sequence[str], skipped: Sequence[str]
-) -> list[str]:
+def opening_lines(request: Request, world: int, host: Host, links: Sequence[str], skipped: Sequence[str]) -> list[str]:
     """Where and how it is measured."""
     way = "persistent plans" if request.plan else "blocking calls"
     memory = "registered" if request.registered else "ordinary"
@@ -115,9 +113,7 @@ class BenchTable:
 
     def __init__(self, request: Request, *, all_times: bool = False) -> None:
         self._request = request
-        self._groups = [
-            (place, cell_columns(place, all_times)) for place in PLACES if place in request.places
-        ]
+        self._groups = [(place, cell_columns(place, all_times)) for place in PLACES if place in request.places]
         self._columns = [*CASE_COLUMNS, *(column for _, group in self._groups for column in group)]
         self._columns.append(ALGORITHM_COLUMN)
         if len(request.algorithms) > 1:

@@ -176,4 +176,3 @@ def stream_handle(given: Any, name: str) -> int:
             f"{name} is a {type(given).__name__}; accepted are a stream of torch, cupy, numba or cuda-python, "
             "or its handle"
         ) from None
-

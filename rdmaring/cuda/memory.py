@@ -127,9 +127,7 @@ def _unshared(device: Device, address: int) -> str:
         pool = 0
     if pool:
         return "it comes from a memory pool (cudaMallocAsync), which has no legacy IPC handles"
-    return (
-        "it is virtual memory of cuMemCreate (in torch: expandable_segments:True), which has no legacy IPC handles"
-    )
+    return "it is virtual memory of cuMemCreate (in torch: expandable_segments:True), which has no legacy IPC handles"
 
 
 class Staging:

@@ -27,6 +27,7 @@ LINGER_S = 0.5  # of the answering thread, while it has connections
 TURN_S = 0.002
 CALL_S = 0.3  # how often the host of a meeting calls those who may not come
 ASSEMBLY_S = 8.0  # for the survivors to meet once they have agreed, and for each round of theirs
+AGAIN_WITHOUT = "shrink() agrees anew by itself; if it gives up, call it again, on all that are left"
 
 
 class NoAgreementError(Exception):
@@ -321,10 +322,12 @@ class Survivors:
         for rank in outcome.survivors:
             with contextlib.suppress(OSError):  # it says nothing
                 if rank in self._provable and has_ended(self._peers[rank]):
-                    raise RendezvousError(f"the process of rank {rank} has ended meanwhile", missing_ranks=[rank])
+                    raise RendezvousError(
+                        f"the process of rank {rank} has ended meanwhile", missing_ranks=[rank], hint=AGAIN_WITHOUT
+                    )
         # Whoever agrees on what comes after this epoch has given it up.
         if self._asked >= standing.epoch:
-            raise RendezvousError("another of the survivors has given up")
+            raise RendezvousError("another of the survivors has given up", hint=AGAIN_WITHOUT)
         if self.rank == outcome.survivors[0] and self._mesh is not None:
             self._call_far(self._mesh, outcome, standing)
 
@@ -342,7 +345,9 @@ class Survivors:
             gone = sorted(set(far) & set(mesh.missed(time.monotonic())))
         if gone:
             raise RendezvousError(
-                f"rank {gone[0]} does not listen any more: {mesh.trouble(gone[0])}", missing_ranks=gone
+                f"rank {gone[0]} does not listen any more: {mesh.trouble(gone[0])}",
+                missing_ranks=gone,
+                hint=AGAIN_WITHOUT,
             )
 
 

@@ -51,9 +51,7 @@ def rank_and_world(env: Mapping[str, str], rank_name: str, world_name: str) -> t
     if not 1 <= world <= WORLD_MAX:
         raise RendezvousError(f"{world_name} is {world}: a world has 1 to {WORLD_MAX} ranks", hint=_CHECK)
     if rank >= world:
-        raise RendezvousError(
-            f"{rank_name} is {rank}, but {world_name} is {world}: ranks count from 0", hint=_CHECK
-        )
+        raise RendezvousError(f"{rank_name} is {rank}, but {world_name} is {world}: ranks count from 0", hint=_CHECK)
     return rank, world
 
 

@@ -150,9 +150,7 @@ def _sorted_graph(tables: Tables, matching: Matching, chunk: int, nodes: Sequenc
                 ready.append(follower)
     if len(graph.nodes) < len(nodes):
         stuck = next(node for node in nodes if left[node])
-        others = ", ".join(
-            f"row {other.row} of rank {other.rank}" for other in sorted(waits[stuck]) if left[other]
-        )
+        others = ", ".join(f"row {other.row} of rank {other.rank}" for other in sorted(waits[stuck]) if left[other])
         raise ScheduleError(f"waits in a circle, for {others}", rank=stuck.rank, row=stuck.row, chunk=chunk)
     return graph
 
@@ -246,9 +244,7 @@ def _combine(row: Row, values: Sequence[Value], node: Node, chunk: int, orders: 
                 f"adds the contribution of rank {doubled[0]} twice", rank=node.rank, row=node.row, chunk=chunk
             )
         if any(source.post for source in values):
-            raise ScheduleError(
-                "combines what has had its post-operation", rank=node.rank, row=node.row, chunk=chunk
-            )
+            raise ScheduleError("combines what has had its post-operation", rank=node.rank, row=node.row, chunk=chunk)
         value = Value(ranks, orders.combined(tuple(source.order for source in values)), 0)
     return value._replace(post=value.post + 1) if Flag.LAST in row.flags else value
 
@@ -270,9 +266,7 @@ def _check_result(
             raise ScheduleError(f"ends with a contribution of rank {contributor}", rank=rank, chunk=chunk)
     post = 0 if value is None else value.post
     if post != collective.reduces:
-        raise ScheduleError(
-            f"passes {post} rows marked LAST, not {int(collective.reduces)}", rank=rank, chunk=chunk
-        )
+        raise ScheduleError(f"passes {post} rows marked LAST, not {int(collective.reduces)}", rank=rank, chunk=chunk)
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -29,10 +29,7 @@ def _others(rank: int, world: int) -> list[int]:
 
 def _scatter_rows(rank: int, world: int, final_sends: tuple[Send, ...]) -> list[Row]:
     """Send chunk p to each p; reduce the own one from all ranks in their order."""
-    rows = [
-        Row(0, Buffer.INPUT, peer, peer + 1, Op.NONE, sends=(Send(peer, None),))
-        for peer in _others(rank, world)
-    ]
+    rows = [Row(0, Buffer.INPUT, peer, peer + 1, Op.NONE, sends=(Send(peer, None),)) for peer in _others(rank, world)]
     rows.append(_reduce_row(rank, world, rank, Buffer.INPUT, final_sends))
     return rows
 

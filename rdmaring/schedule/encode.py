@@ -143,9 +143,7 @@ def encode_file(schedule: Schedule) -> bytes:
     """
     name = schedule.algorithm.encode()
     if not 1 <= len(name) <= NAME_MAX:
-        raise ScheduleError(
-            f"algorithm's name must have 1..{NAME_MAX} bytes, not {len(name)}: {schedule.algorithm!r}"
-        )
+        raise ScheduleError(f"algorithm's name must have 1..{NAME_MAX} bytes, not {len(name)}: {schedule.algorithm!r}")
     tables = [encode_rank(schedule, rank) for rank in range(schedule.world)]
     offset = _FILE.size + _OFFSET.size * (schedule.world + 1)
     parts = [_FILE.pack(FILE_MAGIC, VERSION, schedule.world, len(name), name)]
@@ -198,9 +196,7 @@ def decode_rank(data: bytes) -> RankTable:
     rows: list[Row] = []
     for line in lines:
         row = _row(line, arrays, rank, len(rows))
-        check_row(
-            row, rows, rank=rank, world=world, chunk_count=chunk_count, step_count=step_count, cells=cells
-        )
+        check_row(row, rows, rank=rank, world=world, chunk_count=chunk_count, step_count=step_count, cells=cells)
         rows.append(row)
     return RankTable(
         collective=collective.name,
@@ -273,9 +269,7 @@ def _check_intervals(lines: Sequence[tuple[int, ...]], counts: Sequence[int], ra
         for index, line in enumerate(lines):
             begin, next_end = line[10 + 2 * place], line[11 + 2 * place]
             if begin != end or not begin <= next_end <= count:
-                raise ScheduleError(
-                    f"interval {begin}..{next_end} after {end}, of {count}", rank=rank, row=index
-                )
+                raise ScheduleError(f"interval {begin}..{next_end} after {end}, of {count}", rank=rank, row=index)
             end = next_end
         if end != count:
             raise ScheduleError(f"{count - end} entries belong to no row", rank=rank)
@@ -288,9 +282,7 @@ def _code(kind: type[_Code], value: int, rank: int, index: int) -> _Code:
     try:
         return kind(value)
     except ValueError:
-        raise ScheduleError(
-            f"{kind.__name__.lower()} code {value} is unknown", rank=rank, row=index
-        ) from None
+        raise ScheduleError(f"{kind.__name__.lower()} code {value} is unknown", rank=rank, row=index) from None
 
 
 def _row(line: tuple[int, ...], arrays: list[list[tuple[int, int]]], rank: int, index: int) -> Row:

@@ -139,9 +139,7 @@ def _race(what: str, others: int, index: int, rows: Sequence[Row], rank: int) ->
     return ScheduleError(f"{what} row {other}", rank=rank, row=index, chunk=rows[index].chunk_begin)
 
 
-def _check_read(
-    uses: _Uses, order: _Order, index: int, rows: Sequence[Row], rank: int, location: _Location
-) -> None:
+def _check_read(uses: _Uses, order: _Order, index: int, rows: Sequence[Row], rank: int, location: _Location) -> None:
     missing = uses.written & ~order.done[index]
     if missing:
         raise _race(f"reads {_name(location)} without being after its writer,", missing, index, rows, rank)
@@ -151,14 +149,10 @@ def _check_read(
     writer = None if uses.last_writer is None else rows[uses.last_writer]
     if writer is None or writer.chunk_begin != row.chunk_begin or writer.chunk_end < row.chunk_end:
         held = "nothing" if writer is None else f"chunks {writer.chunk_begin}..{writer.chunk_end}"
-        raise ScheduleError(
-            f"reads {_name(location)}, which holds {held}", rank=rank, row=index, chunk=row.chunk_begin
-        )
+        raise ScheduleError(f"reads {_name(location)}, which holds {held}", rank=rank, row=index, chunk=row.chunk_begin)
 
 
-def _check_write(
-    uses: _Uses, order: _Order, index: int, rows: Sequence[Row], rank: int, location: _Location
-) -> None:
+def _check_write(uses: _Uses, order: _Order, index: int, rows: Sequence[Row], rank: int, location: _Location) -> None:
     this = 1 << index  # its own operand is read before dst is written
     missing = (uses.written | uses.read) & ~order.done[index] & ~this
     if missing:

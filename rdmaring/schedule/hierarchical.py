@@ -284,9 +284,7 @@ def _ring_rows(shape: _Shape, rank: int) -> list[Row]:
         part = (before - turn) % nodes
         for piece in shape.pieces(rank):
             onward = (Send(shape.owner(after, piece), Buffer.OUTPUT),) if turn < nodes - 2 else ()
-            rows.append(
-                _passed_on(shape.chunk(piece, part), step + turn, shape.owner(before, piece), (*onward, *near))
-            )
+            rows.append(_passed_on(shape.chunk(piece, part), step + turn, shape.owner(before, piece), (*onward, *near)))
         rows += _gathered(shape, rank, part, step + turn + 1)
     return rows
 

@@ -66,14 +66,10 @@ def match(tables: Tables, only_rank: int | None = None) -> Matching:
     return matching
 
 
-def _check_counts(
-    tables: Tables, link: tuple[int, int], outgoing: Sequence[Node], incoming: Sequence[Node]
-) -> None:
+def _check_counts(tables: Tables, link: tuple[int, int], outgoing: Sequence[Node], incoming: Sequence[Node]) -> None:
     if len(outgoing) == len(incoming):
         return
-    counts = (
-        f"rank {link[0]} sends {len(outgoing)} times to rank {link[1]}, which receives {len(incoming)} times"
-    )
+    counts = f"rank {link[0]} sends {len(outgoing)} times to rank {link[1]}, which receives {len(incoming)} times"
     node = (outgoing if len(outgoing) > len(incoming) else incoming)[min(len(outgoing), len(incoming))]
     raise ScheduleError(counts, rank=node.rank, row=node.row, chunk=tables[node.rank][node.row].chunk_begin)
 
@@ -111,9 +107,7 @@ def _check_pair(tables: Tables, sender: Node, receiver: Node) -> None:
             f"receives in channel {target.channel} what {origin} sends in channel {source.channel}", **place
         )
     if source.send_step != target.step:
-        raise ScheduleError(
-            f"receives in step {target.step} what {origin} sends in step {source.send_step}", **place
-        )
+        raise ScheduleError(f"receives in step {target.step} what {origin} sends in step {source.send_step}", **place)
 
 
 def _type_name(wide: bool) -> str:

@@ -138,9 +138,7 @@ def _emitted(algorithm: Own | Emit, collective: str, world: int, root: int | Non
     longest = max(map(len, tables))
     window = described.window or WINDOW
     while True:
-        schedule = from_rows(
-            found.name, described.name, tables, chunk_count=chunk_count, root=root, window=window
-        )
+        schedule = from_rows(found.name, described.name, tables, chunk_count=chunk_count, root=root, window=window)
         try:
             verify(schedule)
         except HaltError:

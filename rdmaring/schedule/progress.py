@@ -73,9 +73,7 @@ Pick = Callable[[int], int]  # of that many pending rows, the place of the one t
 class _Run:
     """All ranks' rows in flight."""
 
-    def __init__(
-        self, tables: Tables, window: int, pattern: Sequence[int], credits: int, pick: Pick | None
-    ) -> None:
+    def __init__(self, tables: Tables, window: int, pattern: Sequence[int], credits: int, pick: Pick | None) -> None:
         self.tables = tables
         self.window = window
         self.credits = credits
@@ -157,9 +155,7 @@ class _Run:
             for follower in state.followers:
                 self._wake(rank, follower)
         for link, first in state.sends:
-            while (
-                first <= link.committed < first + state.done and link.committed - link.consumed < self.credits
-            ):
+            while first <= link.committed < first + state.done and link.committed - link.consumed < self.credits:
                 self._wake(link.target, link.receivers[link.committed])
                 link.committed += 1
                 self._wake_next(rank, link.senders, link.committed)
@@ -187,9 +183,7 @@ class _Run:
             if earlier.done < wait.slices[slice_]:
                 return f"row {wait.row} to be done"
             if wait.released and any(
-                link.consumed < first + wait.slices[slice_]
-                for link, first in earlier.sends
-                if wait.slices[slice_]
+                link.consumed < first + wait.slices[slice_] for link, first in earlier.sends if wait.slices[slice_]
             ):
                 return f"row {wait.row} to be released"
         return None
@@ -246,9 +240,7 @@ def in_rounds(tables: Tables, round_count: int, chunk_count: int, cell_count: in
     repeated: list[list[Row]] = []
     for rows in tables:
         own = [
-            _in_round(row, number, len(rows), chunk_count, cell_count)
-            for number in range(round_count)
-            for row in rows
+            _in_round(row, number, len(rows), chunk_count, cell_count) for number in range(round_count) for row in rows
         ]
         if cell_count:
             for index, row in enumerate(with_after(own)):

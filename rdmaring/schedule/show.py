@@ -71,10 +71,7 @@ def _row_dict(index: int, row: Row) -> dict[str, Any]:
         "operand_cell": row.operand_cell,
         "operand_at": row.operand_at,
         "receives": [{"peer": peer, "source": source.name.lower()} for peer, source in row.receives],
-        "sends": [
-            {"peer": peer, "lands": None if lands is None else lands.name.lower()}
-            for peer, lands in row.sends
-        ],
+        "sends": [{"peer": peer, "lands": None if lands is None else lands.name.lower()} for peer, lands in row.sends],
         "flags": _flag_names(row),
         "channel": row.channel,
         "after": [{"row": earlier, "kind": kind.name.lower()} for earlier, kind in row.after],
@@ -103,25 +100,18 @@ def _table(rows: Sequence[Row]) -> str:
     lines = [_HEADINGS, *(_cells(index, row) for index, row in enumerate(rows))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
 
 
 def _cells(index: int, row: Row) -> tuple[str, ...]:
-    chunks = (
-        str(row.chunk_begin)
-        if row.chunk_end == row.chunk_begin + 1
-        else f"{row.chunk_begin}..{row.chunk_end - 1}"
-    )
+    chunks = str(row.chunk_begin) if row.chunk_end == row.chunk_begin + 1 else f"{row.chunk_begin}..{row.chunk_end - 1}"
     return (
         str(index),
         str(row.step),
         f"{_place(row.buffer, row.cell)} chunk {chunks}",
         _sources(row),
-        " ".join(
-            f"->{send.peer}" + (f" {send.lands.name}" if send.lands is not None else "") for send in row.sends
-        ),
+        " ".join(f"->{send.peer}" + (f" {send.lands.name}" if send.lands is not None else "") for send in row.sends),
         " ".join([*_flag_names(row), *([f"channel {row.channel}"] if row.channel else [])]),
         " ".join(f"{after.row}{'r' if after.kind is Kind.RELEASED else ''}" for after in row.after),
     )
@@ -141,6 +131,4 @@ def _place(buffer: Buffer, cell: int) -> str:
 
 
 def _flag_names(row: Row) -> list[str]:
-    return [
-        flag.name.lower().replace("_", " ") for flag in Flag if flag in row.flags and flag.name
-    ]
+    return [flag.name.lower().replace("_", " ") for flag in Flag if flag in row.flags and flag.name]

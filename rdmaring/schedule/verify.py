@@ -107,9 +107,7 @@ def check_header(schedule: Schedule) -> Collective:
     return replace(collective, parts=schedule.chunk_count // world) if collective.per_rank_chunks else collective
 
 
-def check_table(
-    schedule: Schedule, collective: Collective, rank: int, *, in_place: bool | None = None
-) -> None:
+def check_table(schedule: Schedule, collective: Collective, rank: int, *, in_place: bool | None = None) -> None:
     """Everything that can be said of one rank's rows by themselves."""
     rows = schedule.rows(rank)
     for index, row in enumerate(rows):
@@ -163,9 +161,7 @@ def _check_declared(schedule: Schedule, tables: Sequence[Sequence[Row]]) -> None
     for rank, rows in enumerate(tables):
         sent = sent_by_rows(rows, schedule.chunk_count, schedule.weights)
         if sent != schedule.sent(rank):
-            raise ScheduleError(
-                f"declares to send {schedule.sent(rank)} of the vector, but sends {sent}", rank=rank
-            )
+            raise ScheduleError(f"declares to send {schedule.sent(rank)} of the vector, but sends {sent}", rank=rank)
     cells = 1 + max((cell for rows in tables for row in rows for cell in row.cells), default=-1)
     if cells != schedule.scratch_cells:
         raise ScheduleError(f"declares {schedule.scratch_cells} cells of scratch, but uses {cells}")

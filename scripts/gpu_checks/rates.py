@@ -1,6 +1,6 @@
 """Rates of copies and of flags: H2D, D2H, D2D in GB/s, a flag handed to and fro in us. Run as a process of its own.
 
-    python -m gpu_checks.rates MIB REPEATS
+python -m gpu_checks.rates MIB REPEATS
 """
 
 from __future__ import annotations

@@ -81,11 +81,14 @@ def test_each_channel_carries_its_share(channels: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("far", ["", FAR], ids=["shm", "tcp"])
 def test_other_channels_on_one_rank_are_a_mismatch(far: str, tmp_path: Path) -> None:
-    source = far + """
+    source = (
+        far
+        + """
 comm = rr.init(timeout_s=30)
 x = np.ones(100_000, np.float32)
 said_error(lambda: comm.all_reduce(x, algorithm="ring", channels=2 + comm.rank))
 """
+    )
     ran = run_world(2, source, tmp_path)
     for rank in range(2):
         assert ran.of(rank, "error") == "MismatchError", ran.output

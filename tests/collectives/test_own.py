@@ -74,7 +74,9 @@ def test_an_own_algorithm_runs_over_tcp(tmp_path: Path) -> None:
 
 
 def test_ranks_with_different_algorithms_are_told(tmp_path: Path) -> None:
-    source = CHAIN + """
+    source = (
+        CHAIN
+        + """
 from dataclasses import replace
 
 def other(rank, world):
@@ -85,13 +87,16 @@ comm = rr.init(timeout_s=20)
 x = np.ones(1 << 16)
 said_error(lambda: comm.all_reduce(x, algorithm=other if comm.rank else chain))
 """
+    )
     ran = run_world(2, source, tmp_path)
     assert [ran.of(rank, "error") for rank in range(2)] == ["MismatchError"] * 2, ran.output
     assert max(ran.of(rank, "seconds") for rank in range(2)) < 5
 
 
 def test_wrong_rows_and_wrong_arguments_are_refused_and_lose_nothing(tmp_path: Path) -> None:
-    source = CHAIN + """
+    source = (
+        CHAIN
+        + """
 from rdmaring.schedule import generate
 
 def deaf(rank, world):
@@ -112,6 +117,7 @@ for wrong in (deaf, lambda rank, world: None, *others, 7):
         say(text=str(error), name=type(error).__name__)
 assert np.array_equal(comm.all_reduce(x, algorithm=chain), np.full(100, 2.0))
 """
+    )
     ran = run_world(2, source, tmp_path)
     assert ran.code == 0, ran.output
     messages = [

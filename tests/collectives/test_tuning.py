@@ -184,9 +184,7 @@ def busy() -> bool:
 
 def test_a_probe_and_a_file_are_one_too_many(fingerprint: Fingerprint, tmp_path: Path) -> None:
     path = tuned(tmp_path / "t.json", fingerprint, "ring")
-    ran = run_world(
-        1, "said_error(lambda: rr.init(probe=True))", tmp_path, env={"RDMARING_TUNING": str(path)}
-    )
+    ran = run_world(1, "said_error(lambda: rr.init(probe=True))", tmp_path, env={"RDMARING_TUNING": str(path)})
     assert ran.of(0, "error") == "ArgumentError"
     assert "accepted is one of the two" in ran.of(0, "text")
 
@@ -313,10 +311,13 @@ def test_explain_measures_the_candidates(tmp_path: Path) -> None:
 
 
 def test_a_wrong_candidate_is_not_explained_away(tmp_path: Path) -> None:
-    source = SPOILED + """
+    source = (
+        SPOILED
+        + """
         with rr.init(timeout_s=60) as comm:
             said_error(lambda: comm.explain(4096, measure=True))
     """
+    )
     ran = run_world(2, source, tmp_path)
     for rank in range(2):
         assert ran.of(rank, "error") == "RdmaringError", ran.output

@@ -26,7 +26,9 @@ def test_all_collectives_between_nodes(world: int, per: int, interleaved: str, t
 
 
 def test_a_dead_rank_is_named_on_all_nodes(tmp_path: Path) -> None:
-    source = FAR + """
+    source = (
+        FAR
+        + """
 comm = rr.init(timeout_s=30)
 x = np.ones(1000, np.float32)
 comm.all_reduce(x)
@@ -36,6 +38,7 @@ if comm.rank == 2:
     os.kill(os.getpid(), signal.SIGKILL)
 said_error(lambda: [comm.all_reduce(x, algorithm=a) for a in ("ring", "direct") * 1000])
 """
+    )
     ran = run_world(4, source, tmp_path)
     for rank in (0, 1, 3):
         assert ran.of(rank, "error") == "PeerDiedError", ran.output
@@ -44,7 +47,9 @@ said_error(lambda: [comm.all_reduce(x, algorithm=a) for a in ("ring", "direct") 
 
 
 def test_a_mismatch_between_nodes_is_told_with_both_calls(tmp_path: Path) -> None:
-    source = FAR + """
+    source = (
+        FAR
+        + """
 comm = rr.init(timeout_s=30)
 x = np.ones(100_000, np.float32)
 comm.all_reduce(x)
@@ -54,6 +59,7 @@ if comm.rank == 1:
 else:
     said_error(lambda: comm.all_reduce(x[:5 if comm.rank == 2 else 50_000]))
 """
+    )
     ran = run_world(3, source, tmp_path)
     for rank in range(3):
         assert ran.of(rank, "error") == "MismatchError", ran.output
@@ -62,7 +68,9 @@ else:
 
 
 def test_abort_reaches_other_nodes(tmp_path: Path) -> None:
-    source = FAR + """
+    source = (
+        FAR
+        + """
 comm = rr.init(timeout_s=30)
 x = np.ones(100_000, np.float32)
 comm.all_reduce(x)
@@ -77,6 +85,7 @@ elif comm.rank == 1:
 else:
     said_error(lambda: comm.all_reduce(x))
 """
+    )
     ran = run_world(3, source, tmp_path)
     for rank in range(3):
         assert ran.of(rank, "error") == "AbortedError", ran.output
@@ -85,7 +94,9 @@ else:
 
 
 def test_a_rank_that_closed_and_one_that_is_late(tmp_path: Path) -> None:
-    source = FAR + """
+    source = (
+        FAR
+        + """
 comm = rr.init(timeout_s=30)
 x = np.ones(100_000, np.float32)
 comm.all_reduce(x)
@@ -97,13 +108,16 @@ else:
     say(sum=float(comm.all_reduce(np.full(3_000_000, 2.0, np.float32))[0]))
     said_error(lambda: [comm.all_reduce(x) for _ in range(3)])
 """
+    )
     ran = run_world(2, source, tmp_path)
     assert ran.of(0, "sum") == ran.of(1, "sum") == 4.0
     assert ran.of(0, "error") == "PeerClosedError", ran.output
 
 
 def test_a_late_rank_is_named_by_the_time_out(tmp_path: Path) -> None:
-    source = FAR + """
+    source = (
+        FAR
+        + """
 comm = rr.init(timeout_s=30)
 x = np.ones(100_000, np.float32)
 comm.all_reduce(x)
@@ -112,13 +126,16 @@ if comm.rank == 1:
 else:
     said_error(lambda: comm.all_reduce(x, async_op=True, timeout_s=1.5).wait())
 """
+    )
     ran = run_world(2, source, tmp_path)
     assert ran.of(0, "error") == "OperationTimeoutError", ran.output
     assert "never entered: rank 1" in ran.of(0, "text")
 
 
 def test_nothing_is_left_after_close(tmp_path: Path) -> None:
-    source = FAR + """
+    source = (
+        FAR
+        + """
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
 before = None
@@ -132,15 +149,19 @@ for turn in range(4):
     before = before or descriptors()
 say(grown=descriptors() - before)
 """
+    )
     ran = run_world(3, source, tmp_path)
     for rank in range(3):
         assert ran.of(rank, "grown") <= 0, ran.output
 
 
 def test_rdma_can_be_required(tmp_path: Path) -> None:
-    source = FAR + """
+    source = (
+        FAR
+        + """
 said_error(lambda: rr.init(timeout_s=30, require="rdma"))
 """
+    )
     ran = run_world(2, source, tmp_path, env={"RDMARING_LIBIBVERBS": "/nowhere/libibverbs.so.1"})
     for rank in range(2):
         assert ran.of(rank, "error") == "SetupError", ran.output
@@ -148,7 +169,9 @@ said_error(lambda: rr.init(timeout_s=30, require="rdma"))
 
 
 def test_strangers_are_turned_away_and_the_ranks_meet(tmp_path: Path) -> None:
-    source = FAR + """
+    source = (
+        FAR
+        + """
 import random, socket
 def listening():  # this process's TCP ports
     inodes = set()
@@ -183,6 +206,7 @@ for _ in range(50):
 say(sum=float(comm.all_reduce(x)[0]))
 comm.close()
 """
+    )
     ran = run_world(2, source, tmp_path, env={"RDMARING_LOG": "warning"})
     assert ran.code == 0, ran.output
     assert ran.of(0, "sum") == ran.of(1, "sum") == 2.0

@@ -158,9 +158,7 @@ def test_weights_that_differ_in_their_last_bits_are_a_failure(tmp_path: Path) ->
 # ---- tensor parallelism ----
 
 
-@pytest.mark.parametrize(
-    ("ranks", "dtype"), [(1, "float32"), (2, "float32"), (3, "float64"), (4, "float32")]
-)
+@pytest.mark.parametrize(("ranks", "dtype"), [(1, "float32"), (2, "float32"), (3, "float64"), (4, "float32")])
 def test_the_parts_make_the_whole(ranks: int, dtype: str, tmp_path: Path) -> None:
     path = tmp_path / "parallel.json"
     options = ["--dtype", dtype, "--repeat", "5", "--blocks", "3", "--json", str(path)]

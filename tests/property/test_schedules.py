@@ -47,9 +47,7 @@ def rows_of(draw: st.DrawFn, rank: int) -> list[Row]:
     rows: list[Row] = []
     for _ in range(draw(st.integers(0, 7))):
         begin = draw(st.integers(0, CHUNKS - 1))
-        sends = [
-            Send(peer, draw(st.sampled_from((None, Buffer.OUTPUT, Buffer.SCRATCH)))) for peer in draw(peers)
-        ]
+        sends = [Send(peer, draw(st.sampled_from((None, Buffer.OUTPUT, Buffer.SCRATCH)))) for peer in draw(peers)]
         receives = [Receive(peer, draw(BUFFERS)) for peer in draw(peers)]
         operand = draw(st.none() | BUFFERS)
         sources = len(receives) + (operand is not None)
@@ -87,9 +85,7 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
     tables = [draw(rows_of(rank)) for rank in range(WORLD)]
     name = draw(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=5))
     schedule = from_rows(collective, name, tables, chunk_count=CHUNKS, root=root)
-    return replace(
-        schedule, step_count=STEPS, scratch_cells=CELLS, window=draw(st.integers(2, 99)), _cache={}
-    )
+    return replace(schedule, step_count=STEPS, scratch_cells=CELLS, window=draw(st.integers(2, 99)), _cache={})
 
 
 @settings(max_examples=40, deadline=None)
@@ -120,9 +116,7 @@ def test_garbage_is_refused_and_nothing_else_happens(data: bytes, begin: bytes) 
     st.integers(2, 4),
     st.data(),
 )
-def test_a_damaged_word_is_refused_or_well_formed(
-    name: tuple[str, str], world: int, data: st.DataObject
-) -> None:
+def test_a_damaged_word_is_refused_or_well_formed(name: tuple[str, str], world: int, data: st.DataObject) -> None:
     """Any word of a file replaced, the CRC made good: an error of ours, or rows within their bounds."""
     root = 0 if COLLECTIVES[name[0]].rooted else None
     order = data.draw(st.permutations(range(world))) if name[1] in ORDERED else None
@@ -164,11 +158,7 @@ def path_exists(rows: Sequence[Row], place: object, begin: int, end: int, *, rel
         if after.row == begin and (not released or after.kind is Kind.RELEASED):
             return True
         via = set().union(*touches(rows[after.row]))
-        if (
-            after.row > begin
-            and place in via
-            and path_exists(rows, place, begin, after.row, released=released)
-        ):
+        if after.row > begin and place in via and path_exists(rows, place, begin, after.row, released=released):
             return True
     return False
 

@@ -49,8 +49,9 @@ def check_variables(roots: Roots) -> Finding:
             f"unknown: {', '.join(unknown)}",
             "rdmaring reads no such variable, so it has no effect: "
             + ", ".join(f"{name} is near {match[0]}" if match else name for name, match in near.items()),
-            "; ".join(f"write {match[0]} instead of {name}" if match else "unset "
-            f"{name}" for name, match in near.items()),
+            "; ".join(
+                f"write {match[0]} instead of {name}" if match else f"unset {name}" for name, match in near.items()
+            ),
         )
     return look.ok(", ".join(own) or "none set")
 
@@ -97,8 +98,9 @@ def check_secret(roots: Roots) -> Finding:
             f"rm {path} (a new one is made), or chmod 600 if it was never readable by others",
         )
     if facts.st_size == 0:
-        return look.failure(f"{path} is empty", "an earlier write failed (a full disk)", f"rm {path}: a new one is "
-            "made")
+        return look.failure(
+            f"{path} is empty", "an earlier write failed (a full disk)", f"rm {path}: a new one is made"
+        )
     return look.ok(f"{path}, mode 0600")
 
 

@@ -64,8 +64,10 @@ def check_nofile(roots: Roots) -> Finding:
     look.note("RLIMIT_NOFILE hard", "unlimited" if hard >= UNLIMITED else hard)
     look.note("needed", f"{NOFILE_BASE} + {NOFILE_PER_RANK} x {count_text(roots.ranks, 'rank')} = {need}")
     if soft >= need:
-        return look.ok(f"{'unlimited' if soft >= UNLIMITED else soft}; set-up of {count_text(roots.ranks, 'rank')} "
-            f"takes about {need}")
+        return look.ok(
+            f"{'unlimited' if soft >= UNLIMITED else soft}; set-up of {count_text(roots.ranks, 'rank')} "
+            f"takes about {need}"
+        )
     how = (
         f"ulimit -n {need} in the shell that starts the ranks"
         if hard >= need

@@ -82,6 +82,4 @@ def _ranks_here(comm: Communicator) -> int:
 def _pairs(documents: list[Document]) -> dict[tuple[int, int], tuple[Finding, ...]]:
     world = len(documents)
     ring = [(rank, (rank + 1) % world) for rank in range(world if world > 2 else world - 1)]
-    return {
-        (rank, after): tuple(compare(documents[rank].machine, documents[after].machine)) for rank, after in ring
-    }
+    return {(rank, after): tuple(compare(documents[rank].machine, documents[after].machine)) for rank, after in ring}

@@ -29,8 +29,9 @@ def check_shared_memory(roots: Roots) -> Finding:
         return _no_memfd(roots, look, error)
     look.note(f"memfd_create and {PROBE_BYTES} bytes", "made and filled")
     need = BYTES_PER_PAIR * roots.ranks * max(1, roots.ranks - 1)
-    look.note("needed by links", f"{BYTES_PER_PAIR} x {count_text(roots.ranks, 'rank')} x {max(1, roots.ranks - 1)} "
-        f"= {need}")
+    look.note(
+        "needed by links", f"{BYTES_PER_PAIR} x {count_text(roots.ranks, 'rank')} x {max(1, roots.ranks - 1)} = {need}"
+    )
     available = _available(roots, look)
     group = memory_left(roots, look)
     left = min(available, group)
@@ -43,8 +44,9 @@ def check_shared_memory(roots: Roots) -> Finding:
             "raise the limit (docker run --memory, srun --mem), use fewer ranks, or lower RDMARING_MEMORY_BUDGET or "
             "RDMARING_SLOT_BYTES",
         )
-    return look.ok(f"memfd works; {bytes_text(left)} left, links of {count_text(roots.ranks, 'rank')} take "
-        f"{bytes_text(need)}")
+    return look.ok(
+        f"memfd works; {bytes_text(left)} left, links of {count_text(roots.ranks, 'rank')} take {bytes_text(need)}"
+    )
 
 
 def _no_memfd(roots: Roots, look: Look, error: OSError) -> Finding:

@@ -101,6 +101,7 @@ def check_ipv6(roots: Roots) -> Finding:
         )
     routable = [address for address in outer if not address.is_link_local]
     if not routable:
-        return look.ok(f"link-local only: {listing(address.scoped for address in outer)}; it serves hosts on the "
-            "same wire")
+        return look.ok(
+            f"link-local only: {listing(address.scoped for address in outer)}; it serves hosts on the same wire"
+        )
     return look.ok(listing(f"{address.address} on {address.interface}" for address in routable))

@@ -64,9 +64,7 @@ def _row(each: Reach) -> dict[str, object]:
 
 
 def _in_one_subnet(mine: Machine, theirs: Machine, failed: list[Reach]) -> Iterator[Reach]:
-    networks = {
-        each.address.address: each.address.network for machine in (mine, theirs) for each in machine.interfaces
-    }
+    networks = {each.address.address: each.address.network for machine in (mine, theirs) for each in machine.interfaces}
     for each in failed:
         a, b = networks.get(each.source), networks.get(each.target)  # link-local ones have a scope: not found
         if a is not None and a == b:

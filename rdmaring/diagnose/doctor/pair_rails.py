@@ -64,8 +64,9 @@ def _link_layer(look: Look, mine: Machine, theirs: Machine, pairs: Pairs) -> Fin
     """Rail by rail the same link layer."""
     for a, b in pairs:
         look.note(f"{a.name} and {b.name}", f"{a.link_layer} and {b.link_layer}")
-    differ = [f"{a.name} is {a.link_layer}, {b.name} there "
-        f"{b.link_layer}" for a, b in pairs if a.link_layer != b.link_layer]
+    differ = [
+        f"{a.name} is {a.link_layer}, {b.name} there {b.link_layer}" for a, b in pairs if a.link_layer != b.link_layer
+    ]
     if differ:
         return look.failure(
             listing(differ),

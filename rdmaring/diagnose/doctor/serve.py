@@ -208,9 +208,7 @@ class Answers:
             return {"error": "documents come first"}
         port, instance = integer(asked, "port", 1, 65535), string(asked, "instance")
         try:
-            probes = probe_towards(
-                self._mine, self._theirs, _host(connection), port, self._server.key, instance
-            )
+            probes = probe_towards(self._mine, self._theirs, _host(connection), port, self._server.key, instance)
         except (DoctorError, OSError) as error:
             return {"error": f"measuring towards you failed: {error}"[:1000]}
         return {"probes": probes.as_dict()}

@@ -111,7 +111,7 @@ def _no_access(look: Look, path: Path, device: str, error: OSError) -> Finding:
     return look.failure(
         found,
         f"user id {os.geteuid()} may not open it",
-        "chmod 666, by a udev rule: KERNEL==\"uverbs*\", MODE=\"0666\" in /etc/udev/rules.d/; or join the group that "
+        'chmod 666, by a udev rule: KERNEL=="uverbs*", MODE="0666" in /etc/udev/rules.d/; or join the group that '
         "owns it",
     )
 

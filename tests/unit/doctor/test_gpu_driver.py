@@ -161,9 +161,7 @@ def attributes(**changes: int) -> dict[str, Any]:
         ({"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"}, 1, State.WARNING, "MIG: 0: NVIDIA A100"),
     ],
 )
-def test_modes_of_devices(
-    machine: FakeMachine, changes: dict[str, Any], ranks: int, state: State, words: str
-) -> None:
+def test_modes_of_devices(machine: FakeMachine, changes: dict[str, Any], ranks: int, state: State, words: str) -> None:
     with_gpus(machine, gpus=(gpu(**changes),))
     machine.ranks = ranks
     finding = check_gpu_devices(machine.roots)

@@ -153,9 +153,7 @@ def test_after_strangers_a_peer_is_served(server: Server, tmp_path: Path) -> Non
     assert any("EADDRNOTAVAIL" in each.error for each in report.there.reach)
 
 
-def test_a_question_that_nobody_asks_ends_the_conversation(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_question_that_nobody_asks_ends_the_conversation(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "rdmaring"), socket.create_connection(("127.0.0.1", server.port)) as wire:
         conversation = Conversation(wire)
         assert greet(conversation, server.key, 5.0) == server.instance

@@ -145,9 +145,7 @@ def state_of(machine: FakeMachine, **texts: str) -> Finding:
         ({"link_layer": "Ethernet", "state": "1: DOWN", "phys_state": "2: Polling"}, "no carrier", "cable"),
     ],
 )
-def test_no_active_port_fails_with_the_cause(
-    machine: FakeMachine, texts: dict[str, str], cause: str, fix: str
-) -> None:
+def test_no_active_port_fails_with_the_cause(machine: FakeMachine, texts: dict[str, str], cause: str, fix: str) -> None:
     finding = state_of(machine, **texts)
     assert finding.state is State.FAILURE
     assert cause in finding.cause
@@ -171,9 +169,7 @@ def test_one_port_of_two_down_warns(rdma: FakeMachine) -> None:
         ({"rate": "25 Gb/sec (1X EDR)", "link_layer": "Ethernet"}, State.OK),  # 25 Gb/s Ethernet has one lane
     ],
 )
-def test_an_infiniband_port_with_lanes_missing_warns(
-    machine: FakeMachine, texts: dict[str, str], state: State
-) -> None:
+def test_an_infiniband_port_with_lanes_missing_warns(machine: FakeMachine, texts: dict[str, str], state: State) -> None:
     machine.device()
     machine.port(**texts)
     finding = check_port_rate(machine.roots)

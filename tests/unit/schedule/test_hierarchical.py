@@ -129,10 +129,14 @@ def test_one_node_is_the_inner_half_and_one_rank_a_node_the_outer() -> None:
 def test_order_of_additions() -> None:
     nodes = [0, 1, 0, 1, 1, 0]
     assert set(verify(generate("all_reduce", "hierarchical", 6, nodes=nodes)).orders) == {"((0 + 2 + 5) + (1 + 3 + 4))"}
-    assert verify(generate("all_reduce", "hierarchical-ring", 6, nodes=nodes)).orders == (
-        "((1 + 3 + 4) + (0 + 2 + 5))",
-        "((0 + 2 + 5) + (1 + 3 + 4))",
-    ) * 3
+    assert (
+        verify(generate("all_reduce", "hierarchical-ring", 6, nodes=nodes)).orders
+        == (
+            "((1 + 3 + 4) + (0 + 2 + 5))",
+            "((0 + 2 + 5) + (1 + 3 + 4))",
+        )
+        * 3
+    )
     three = verify(generate("all_reduce", "hierarchical", 7, nodes=[0, 0, 1, 2, 2, 2, 1]))
     assert set(three.orders) == {"((0 + 1) + (2 + 6) + (3 + 4 + 5))"}
 
