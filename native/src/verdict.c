@@ -100,7 +100,7 @@ static void add_waiter(char *text, size_t size, const rr_verdict *verdict, const
 
 static void say(rr_verdict *out, const rr_rank_seen *rank, const rr_rank_seen *peer)
 {
-	char who[96], place[96];
+	char who[96], place[128];
 	const char *life = rank->life == RR_LIFE_FROZEN ? "frozen with its control group"
 			   : rank->life == RR_LIFE_MUTE ? "silent while its node answers (no rank there can look)"
 							: "stopped by a signal or a debugger";
@@ -364,7 +364,7 @@ static void follow(struct search *search, rr_verdict *out)
 static void note_missing(const struct search *search, rr_verdict *out)
 {
 	int named = 0;
-	char place[96];
+	char place[128];
 
 	for (int32_t r = 0; r < search->world && out->kind == RR_VERDICT_NEVER_ENTERED && named < 4; r++) {
 		if (r == out->rank || !search->seen[r].known || end_at(search, r) != RR_VERDICT_NEVER_ENTERED)
