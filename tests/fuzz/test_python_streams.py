@@ -66,7 +66,7 @@ def connection(given: tuple[bytes, list[int]]) -> Connection:
 
 def assembled(given: tuple[bytes, list[int]]) -> None:
     one = connection(given)
-    one.enter(MEMBERS[0], 1e12)
+    one.enter(MEMBERS[0], 1e12, lambda: None)
     one.give(b"12345678", 1e12, WORLD)
 
 
