@@ -131,15 +131,20 @@ else:
     assert "closed its communicator" in found["text"]
 
 
-@pytest.mark.parametrize("where", ["shm", "tcp"])
-def test_two_communicators_in_different_order(where: str, tmp_path: Path) -> None:
-    """Rank 0 waits in one, rank 1 in the other: nobody is in user code, and the cycle is printed."""
-    source = """
+# Rank 0 begins with one communicator, rank 1 with the other.
+CROSSED = """
 comm = rr.init(timeout_s=30)
 other = comm.dup()
 x = np.ones(100_000)
 comm.all_reduce(x); other.all_reduce(x)
-first, second = (comm, other) if comm.rank == 0 else (other, comm)
+first = comm if comm.rank == 0 else other
+"""
+
+
+@pytest.mark.parametrize("where", ["shm", "tcp"])
+def test_two_communicators_in_different_order(where: str, tmp_path: Path) -> None:
+    """Rank 0 waits in one, rank 1 in the other: nobody is in user code, and the cycle is printed."""
+    source = CROSSED + """
 judged(lambda: first.all_reduce(x, timeout_s=2))
 time.sleep(1)  # the other finds it, too
 """
@@ -153,12 +158,7 @@ time.sleep(1)  # the other finds it, too
 @pytest.mark.parametrize("where", ["shm", "tcp"])
 def test_an_order_is_found_by_who_sees_the_other_close(where: str, tmp_path: Path) -> None:
     """Rank 0's time is over long before rank 1's, and it closes at once."""
-    source = """
-comm = rr.init(timeout_s=30)
-other = comm.dup()
-x = np.ones(100_000)
-comm.all_reduce(x); other.all_reduce(x)
-first, second = (comm, other) if comm.rank == 0 else (other, comm)
+    source = CROSSED + """
 judged(lambda: first.all_reduce(x, timeout_s=1 if comm.rank == 0 else 20))
 other.close()
 comm.close()
