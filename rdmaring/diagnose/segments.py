@@ -26,12 +26,14 @@ class Segments:
     """What was found: ``pages`` by (device, inode) of the memfd, as ``rr_rank_seen``.
 
     mapped_by: which processes map each. refused: processes whose maps, descriptors or memory may not be read.
-    versions: processes whose pages are of another version of rdmaring.
+    unbelieved: processes whose pages claim what cannot be, and what. versions: those whose pages are of another version
+    of rdmaring.
     """
 
     pages: dict[tuple[str, int], Any] = field(default_factory=dict)
     mapped_by: dict[tuple[str, int], set[int]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    unbelieved: dict[int, str] = field(default_factory=dict)
     versions: set[int] = field(default_factory=set)
 
 
@@ -103,7 +105,7 @@ def record(data: bytes, pid: int, found: Segments) -> Any | None:
     if status < 0:
         return None
     if seen.world > WORLD_MAX:
-        found.refused[pid] = (
+        found.unbelieved[pid] = (
             f"process {pid}: its page claims a world of {seen.world} ranks; up to {WORLD_MAX} are believed"
         )
         return None

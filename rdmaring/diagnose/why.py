@@ -131,8 +131,8 @@ def _look(pids: frozenset[int] | None, job: str | None) -> tuple[Report, bool]:
             continue
         groups += together
         unsettled = unsettled or any(_is_unsettled(seen) for comm in members for seen in comms[comm].values())
-    unbelieved = [text for text in found.refused.values() if "claims" in text]
-    refused = [text for _, text in sorted(found.refused.items())] if not groups else sorted(unbelieved)
+    refused = [text for _, text in sorted(found.refused.items())] if not groups else []
+    refused += [text for _, text in sorted(found.unbelieved.items())]
     refused += [f"process {pid} runs another version of rdmaring" for pid in sorted(found.versions)]
     return Report(tuple(groups), tuple(refused)), unsettled
 
@@ -148,7 +148,7 @@ def alike(found: segments.Segments) -> dict[tuple[str, int], Any]:
         if seen.world == world:
             pages[place] = seen
         else:
-            found.refused[seen.pid] = (
+            found.unbelieved[seen.pid] = (
                 f"process {seen.pid}: its page claims a world of {seen.world} ranks, the others of its communicator "
                 f"tell of {world}"
             )

@@ -251,7 +251,8 @@ class _Search:
             return RendezvousError(
                 f"rank {rank} does not reach the rendezvous at {where}, which its launcher (after a failure: one of "
                 f"the survivors) hosts: {reasons}",
-                hint="whoever hosts it has ended, or a launcher's variables RDMARING_* reached a process outside its job",
+                hint="whoever hosts it has ended, or a launcher's variables RDMARING_* reached a process outside "
+                "its job",
             )
         hint = "is rank 0 started, is the address one of its host, does a firewall stand between?"
         if self._tried and all(each == "::1" or each.startswith("127.") for each in self._tried):

@@ -144,10 +144,13 @@ first = comm if comm.rank == 0 else other
 @pytest.mark.parametrize("where", ["shm", "tcp"])
 def test_two_communicators_in_different_order(where: str, tmp_path: Path) -> None:
     """Rank 0 waits in one, rank 1 in the other: nobody is in user code, and the cycle is printed."""
-    source = CROSSED + """
+    source = (
+        CROSSED
+        + """
 judged(lambda: first.all_reduce(x, timeout_s=2))
 time.sleep(1)  # the other finds it, too
 """
+    )
     ran = run(2, source, tmp_path, where)
     for rank in range(2):
         found = agreed(ran, (rank,), "order", 1 - rank)
@@ -158,11 +161,14 @@ time.sleep(1)  # the other finds it, too
 @pytest.mark.parametrize("where", ["shm", "tcp"])
 def test_an_order_is_found_by_who_sees_the_other_close(where: str, tmp_path: Path) -> None:
     """Rank 0's time is over long before rank 1's, and it closes at once."""
-    source = CROSSED + """
+    source = (
+        CROSSED
+        + """
 judged(lambda: first.all_reduce(x, timeout_s=1 if comm.rank == 0 else 20))
 other.close()
 comm.close()
 """
+    )
     ran = run(2, source, tmp_path, where)
     for rank in range(2):
         found = agreed(ran, (rank,), "order", 1 - rank)

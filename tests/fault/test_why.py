@@ -140,7 +140,8 @@ def test_pages_of_one_communicator_that_differ_in_its_size() -> None:
     for inode, (world, rank) in enumerate([(4, 0), (60_000, 59_999), (4, 1)]):
         found.pages["0:1", inode] = segments.record(page(world, rank, 100 + rank, 5), 100 + rank, found)
     assert sorted(found.pages[place].rank for place in alike(found)) == [0, 1]
-    assert list(found.refused) == [100 + 59_999] and "the others of its communicator tell of 4" in found.refused[60_099]
+    assert list(found.unbelieved) == [100 + 59_999] and not found.refused
+    assert "the others of its communicator tell of 4" in found.unbelieved[60_099]
 
 
 def test_bytes_of_any_kind_are_no_page() -> None:
