@@ -30,6 +30,9 @@ STEPS_AN_OCTAVE = 8
 # stood the test longest is taken: a tiny message, else one of these. In direct a rank adds its own part of all vectors
 # alone; in direct1 each vector goes through every cache: up to three times as much where the caches are apart.
 ALIKE = 1.5
+# On a node with more ranks than processors a prediction is up to three times off: what its ranks wait for is each
+# other's turns, and how many of these are needed the model does not count.
+ALIKE_CROWDED = 3.0
 TRUSTED_FIRST = ("direct", "direct1", "hierarchical", "ring")
 # Between hosts all that enters a host shares its line. In a ring one rank fills it; where several do, they push each
 # other's packets out: with lines of 200 Mbit/s direct takes 1.6 times as long at 4 MiB, 1.1 at 16; at 1 MiB 1.2
@@ -117,6 +120,11 @@ class Chooser:
         shared = len(set(self.nodes)) > 1 and nbytes >= SHARED_LINE_BYTES
         return TRUSTED_BETWEEN_HOSTS if shared else TRUSTED_FIRST
 
+    @property
+    def alike(self) -> float:
+        """Predictions within so many times the least say nothing."""
+        return ALIKE_CROWDED if len(set(self.nodes)) == 1 and self.constants.crowded(self.world) else ALIKE
+
     def candidates(self, collective: str, nbytes: int) -> list[Candidate]:
         """All that may be chosen, with their times."""
         return [self.candidate(collective, name, nbytes) for name in candidates_of(collective, self.nodes)]
@@ -136,7 +144,7 @@ class Chooser:
             candidates = [each for each in candidates if each.mailbox] or candidates
         measured = [each for each in candidates if each.measured_s is not None]
         ordered = sorted(measured or candidates, key=lambda each: each.seconds)
-        first = ordered[0] if measured else _trusted(ordered, self.trusted(nbytes))
+        first = ordered[0] if measured else _trusted(ordered, self.trusted(nbytes), self.alike)
         how = "measured" if measured else "predicted"
         reason = f"{how} {time_text(first.seconds)}"
         if len(ordered) > 1:
@@ -145,9 +153,9 @@ class Chooser:
         return Choice(first.algorithm, first.mailbox, SLICE_BYTES, f"{reason}; constants {self.constants.source}")
 
 
-def _trusted(ordered: Sequence[Candidate], names: Sequence[str]) -> Candidate:
+def _trusted(ordered: Sequence[Candidate], names: Sequence[str], times: float) -> Candidate:
     """Of those as quick as the first by what predictions can tell."""
-    alike = {each.algorithm: each for each in ordered if each.seconds <= ALIKE * ordered[0].seconds}
+    alike = {each.algorithm: each for each in ordered if each.seconds <= times * ordered[0].seconds}
     tiny = [each for each in alike.values() if each.mailbox]
     return tiny[0] if tiny else next((alike[name] for name in names if name in alike), ordered[0])
 

@@ -140,7 +140,7 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	if (status < 0)
 		goto free_all;
 	/* A pass over sockets is no pause; one over verbs reads memory, as one over shared memory does. */
-	comm->pauses = !comm->far ? rr_wait_pauses(world) : rr_far_pass_is_dear(comm->far) ? 0 : rr_wait_pauses(comm->shm.count);
+	comm->spin.pauses = !comm->far ? rr_wait_pauses(world) : rr_far_pass_is_dear(comm->far) ? 0 : rr_wait_pauses(comm->shm.count);
 	comm->mailbox.shm = &comm->shm;
 	comm->mailbox.serial = (uint32_t)comm->options.serial_start;
 	comm->engine.position = &comm->shm.page->position;

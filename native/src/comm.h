@@ -52,7 +52,7 @@ struct rr_comm {
 	int32_t rank, world;
 	rr_options options;
 	uint32_t far_slot_count; /* of an edge over verbs */
-	uint32_t pauses;
+	struct rr_spin spin;
 	struct rr_shm shm;        /* the ranks of this node */
 	struct rr_far *far;       /* those of others; NULL where there are none */
 	const struct rr_message_transport *transport; /* that serves edges to far ranks; NULL: our own do */

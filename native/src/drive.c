@@ -105,7 +105,7 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 	struct rr_page *page = comm->shm.page;
 	struct rr_wait wait;
 
-	rr_wait_start(&wait, comm->pauses, rr_comm_yields(comm), rr_comm_sleeper(comm));
+	rr_wait_start(&wait, &comm->spin, rr_comm_yields(comm), rr_comm_sleeper(comm));
 	while (!work_done(work)) {
 		bool moved = false;
 		rr_operation_progress(comm, &moved);
@@ -162,13 +162,16 @@ static bool list_remove(struct rr_comm *comm)
 	return true;
 }
 
-/* One pass over one communicator; `alone`: its bell may be slept on. */
-static bool pass(struct rr_comm *comm, struct rr_wait *wait, bool alone)
+/* One pass over one communicator; `alone`: its bell may be slept on. *last: the one that `wait` was begun for. */
+static bool pass(struct rr_comm *comm, struct rr_wait *wait, struct rr_comm **last, bool alone)
 {
 	bool moved = false;
 
 	if (rr_own32(&comm->callers) || !rr_drive_try(comm))
 		return false;
+	if (comm != *last)
+		rr_wait_start(wait, &comm->spin, rr_comm_yields(comm), rr_comm_sleeper(comm));
+	*last = comm;
 	rr_operation_progress(comm, &moved);
 	bool left = rr_own32(&comm->unfinished) != 0;
 	if (moved)
@@ -227,7 +230,6 @@ static void *progress_thread(void *unused)
 	struct rr_comm *last = NULL;
 
 	(void)unused;
-	rr_wait_start(&wait, 0, 0, -1);
 	pthread_mutex_lock(&list_lock);
 	while (list) {
 		struct rr_comm *comm = list;
@@ -237,10 +239,7 @@ static void *progress_thread(void *unused)
 		list_append(comm);
 		thread_inside = comm;
 		pthread_mutex_unlock(&list_lock);
-		if (comm != last)
-			rr_wait_start(&wait, comm->pauses, rr_comm_yields(comm), rr_comm_sleeper(comm));
-		last = comm;
-		moved = pass(comm, &wait, alone);
+		moved = pass(comm, &wait, &last, alone);
 		callers = rr_own32(&comm->callers) || rr_own32(&comm->driver);
 		pthread_mutex_lock(&list_lock);
 		if (rr_own32(&comm->unfinished) == 0)

@@ -91,6 +91,7 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const stru
 	struct rr_page *page = comm->shm.page;
 	struct rr_descriptor *told = &page->descriptors[plan->descriptor_index];
 	uint64_t begin_ns = comm->engine.trace ? rr_now_ns() : 0;
+	uint32_t pauses = rr_spin_pauses(&comm->spin), spin = 0;
 	rr_status status = RR_AGAIN;
 
 	if (told->hash != plan->descriptor.hash)
@@ -98,11 +99,11 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const stru
 	comm->op++;
 	rr_publish64(&page->entries[comm->op % RR_ENTRY_COUNT], rr_entry(comm->op, plan->descriptor_index));
 	rr_mailbox_post(&comm->mailbox, plan, input);
-	for (uint32_t spin = 0; spin <= comm->pauses + TINY_YIELDS; spin++) {
+	for (; spin <= pauses + TINY_YIELDS; spin++) {
 		status = rr_mailbox_poll(&comm->mailbox, plan, output);
 		if (status != RR_AGAIN)
 			break;
-		if (spin < comm->pauses) {
+		if (spin < pauses) {
 			rr_pause();
 			continue;
 		}
@@ -110,6 +111,8 @@ static rr_status run_tiny(struct rr_comm *comm, struct rr_plan *plan, const stru
 		sched_yield();
 	}
 	rr_mailbox_ring(&comm->mailbox);
+	if (pauses && spin)
+		rr_spin_ended(&comm->spin, spin <= pauses);
 	if (status != RR_OK)
 		return RR_AGAIN; /* also a mismatch: the queue's way tells it */
 	rr_publish64(&page->op_done, comm->op);

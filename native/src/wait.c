@@ -14,6 +14,8 @@
 
 #define PAUSES_OWN_CPU 256u  /* about 3 us: longer than a hand-over between two cores */
 #define PAUSES_SHARED_CPU 0u /* whoever spins here keeps the peer from running */
+#define SPINS_VAIN 8u	     /* in a row: the peers don't run while we spin */
+#define SPARED_SPINS 16u     /* then one wait of so many spins again */
 #define YIELDS 1000u         /* about 1 ms with a neighbour: a training step's jitter stays awake */
 #define YIELDS_A_CLOCK 32u
 #define YIELD_NS_MIN 2000u   /* a shorter one has let nobody run: 0.5 to 1.5 us against 3 and more */
@@ -36,12 +38,39 @@ uint32_t rr_wait_pauses(int32_t ranks_here)
 	return ranks_here <= cpus ? PAUSES_OWN_CPU : PAUSES_SHARED_CPU;
 }
 
-void rr_wait_start(struct rr_wait *wait, uint32_t pauses, uint32_t yields, int sleeper)
+uint32_t rr_spin_pauses(struct rr_spin *spin)
 {
+	if (spin->vain < SPINS_VAIN)
+		return spin->pauses;
+	return ++spin->spared % SPARED_SPINS == 0 ? spin->pauses : 0;
+}
+
+void rr_spin_ended(struct rr_spin *spin, bool within)
+{
+	if (within)
+		spin->vain = 0;
+	else if (spin->vain < SPINS_VAIN)
+		spin->vain++;
+}
+
+/* What we waited for has come, or we leave: what the spin was worth, and how the next wait begins. */
+static void ended(struct rr_wait *wait)
+{
+	if (wait->idle == 0)
+		return;
+	if (wait->pauses)
+		rr_spin_ended(wait->spin, wait->idle <= wait->pauses);
+	wait->pauses = rr_spin_pauses(wait->spin);
+	wait->idle = 0;
+}
+
+void rr_wait_start(struct rr_wait *wait, struct rr_spin *spin, uint32_t yields, int sleeper)
+{
+	wait->spin = spin;
 	wait->idle = 0;
 	wait->vain = 0;
-	wait->vain_max = yields || pauses >= PAUSES_OWN_CPU ? UINT32_MAX : VAIN_YIELDS;
-	wait->pauses = pauses;
+	wait->vain_max = yields || spin->pauses >= PAUSES_OWN_CPU ? UINT32_MAX : VAIN_YIELDS;
+	wait->pauses = rr_spin_pauses(spin);
 	wait->yields = yields ? yields : YIELDS;
 	wait->sleeper = sleeper;
 	wait->awake = false;
@@ -51,7 +80,7 @@ void rr_wait_start(struct rr_wait *wait, uint32_t pauses, uint32_t yields, int s
 
 void rr_wait_moved(struct rr_wait *wait, struct rr_page *page)
 {
-	wait->idle = 0;
+	ended(wait);
 	wait->vain = 0;
 	if (wait->sleepy)
 		rr_wait_stop(wait, page);
@@ -59,6 +88,7 @@ void rr_wait_moved(struct rr_wait *wait, struct rr_page *page)
 
 void rr_wait_stop(struct rr_wait *wait, struct rr_page *page)
 {
+	ended(wait);
 	if (wait->sleepy)
 		rr_note32(&page->sleeping, RR_SLEEPS_NOT);
 	wait->sleepy = false;

@@ -13,7 +13,19 @@
 
 #include "page.h"
 
+/*
+ * Does spinning pay? It does where the peers run meanwhile, and not where one of them stands in this processor's
+ * queue because something else has the other one: then spinning is what it waits for. So after some spins in vain, one
+ * after another, waits begin with yields, and now and then one tries again. Threads: the driver.
+ */
+struct rr_spin {
+	uint32_t pauses; /* of a spin, where it pays */
+	uint32_t vain;	 /* spins in a row that ended without what they were for */
+	uint32_t spared; /* waits that began with yields since then */
+};
+
 struct rr_wait {
+	struct rr_spin *spin;
 	uint32_t idle;   /* passes since something moved */
 	uint32_t pauses; /* of them, spent spinning */
 	uint32_t yields; /* and then yielding */
@@ -28,8 +40,12 @@ struct rr_wait {
 
 /* Pauses before the first yield: many if each rank has a CPU of its own, few if not. */
 uint32_t rr_wait_pauses(int32_t ranks_here);
+/* Pauses that the next wait begins with. */
+uint32_t rr_spin_pauses(struct rr_spin *spin);
+/* A wait that began with pauses is over; within: it ended before they did. */
+void rr_spin_ended(struct rr_spin *spin, bool within);
 /* yields: 0 for the default. sleeper: an epoll that tells of all that may come, where ranks are on other nodes; else -1. */
-void rr_wait_start(struct rr_wait *wait, uint32_t pauses, uint32_t yields, int sleeper);
+void rr_wait_start(struct rr_wait *wait, struct rr_spin *spin, uint32_t yields, int sleeper);
 /* Something moved. */
 void rr_wait_moved(struct rr_wait *wait, struct rr_page *page);
 /* Nothing moved: pass a moment. True when it is time to look around (deaths, time-outs). */

@@ -51,7 +51,7 @@ pin_option = click.option(
     "--pin/--no-pin",
     default=None,
     envvar="RDMARING_PIN",
-    help="With -n: bind rank r to CPU r mod CPUs; without either, only if ranks outnumber CPUs.",
+    help="With -n: bind rank r to CPU r mod CPUs; without either, only if ranks outnumber idle CPUs.",
 )
 json_option = click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
 

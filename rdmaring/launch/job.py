@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rdmaring.launch.child import Child
+from rdmaring.launch.cpus import rank_cpus
 from rdmaring.launch.guard import Guard
 from rdmaring.launch.loop import Loop, Rules
 from rdmaring.launch.signals import Signals
@@ -30,7 +31,7 @@ class Job:
     ranks: how many, on this machine.
     grace_s: how long the others may go on after the first rank has failed.
     keep_going: after a failure the others run to their own end.
-    pin: bind rank r to CPU r mod CPUs; None: only where there are more ranks than CPUs.
+    pin: bind rank r to CPU r mod CPUs; None: only where ranks outnumber CPUs that nothing else keeps busy.
     env: variables set for every rank, over the launcher's own.
     direct: rank 0 writes to the launcher's own output and error: no prefix, and a terminal stays one.
     """
@@ -88,13 +89,6 @@ def resolve(command: Sequence[str]) -> list[str]:
     return [found, *command[1:]]
 
 
-def rank_cpus(job: Job) -> list[int | None]:
-    """The CPU to bind each rank to, or None."""
-    cpus = sorted(os.sched_getaffinity(0))
-    pin = job.ranks > len(cpus) if job.pin is None else job.pin
-    return [cpus[rank % len(cpus)] if pin else None for rank in range(job.ranks)]
-
-
 def rank_env(job: Job, rank: int, address: str, secret: str) -> dict[str, str]:
     cpus = len(os.sched_getaffinity(0))
     defaults = {
@@ -116,7 +110,7 @@ def rank_env(job: Job, rank: int, address: str, secret: str) -> dict[str, str]:
 def _start(job: Job, command: Sequence[str], address: str, secret: str) -> tuple[list[Child], Guard]:
     children: list[Child] = []
     try:
-        for rank, cpu in enumerate(rank_cpus(job)):
+        for rank, cpu in enumerate(rank_cpus(job.ranks, job.pin)):
             stdin = None if rank == 0 else subprocess.DEVNULL
             direct = job.direct and rank == 0
             children.append(Child(rank, command, rank_env(job, rank, address, secret), cpu, stdin, direct))

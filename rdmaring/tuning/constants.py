@@ -85,10 +85,14 @@ class Constants:
         text = json.dumps([plain, tables], sort_keys=True, allow_nan=False)  # repr of floats: every bit counts
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") or 1
 
+    def crowded(self, largest: int) -> bool:
+        """Whether so many ranks on a node share its processors."""
+        processors = self.rows.processors_per_node
+        return processors is not None and largest > processors
+
     def kind(self, algorithm: str, nbytes: int, ranks: int, largest: int) -> str:
         """Which of KINDS are the costs of a call. largest: ranks of the largest node."""
-        processors = self.rows.processors_per_node
-        crowded = "_crowded" if processors is not None and largest > processors else ""
+        crowded = "_crowded" if self.crowded(largest) else ""
         if in_mailbox(algorithm, nbytes, ranks):
             return f"mailbox{crowded}"
         return f"rows{'_large' if nbytes * largest >= LARGE_BYTES else ''}{crowded}"

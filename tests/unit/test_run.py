@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from rdmaring._version import __version__
 from rdmaring.launch import output
+from rdmaring.launch.cpus import idle_s, in_use, rank_cpus
 from rdmaring.launch.output import LinePrefixer
 
 RDMARING = [sys.executable, "-m", "rdmaring.cli.main"]
@@ -261,12 +262,43 @@ def shown_cpus(result: Result) -> list[list[int]]:
     return [[int(cpu) for cpu in line.split()[1:]] for line in lines]
 
 
-def test_ranks_are_bound_to_cpus_when_they_outnumber_them(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_ranks_are_bound_to_cpus_or_not_as_is_asked(run: Callable[..., Result], tmp_path: Path) -> None:
     world = len(CPUS) + 1
     show = ("-n", str(world), script(tmp_path, SHOW_CPUS))
-    assert shown_cpus(run(*show)) == [[CPUS[rank % len(CPUS)]] for rank in range(world)]
+    assert shown_cpus(run("--pin", *show)) == [[CPUS[rank % len(CPUS)]] for rank in range(world)]
     assert shown_cpus(run("--no-pin", *show)) == [CPUS] * world
     assert shown_cpus(run(*show, env={"RDMARING_PIN": "0"})) == [CPUS] * world
+
+
+def test_ranks_that_outnumber_idle_cpus_are_bound() -> None:
+    world = len(CPUS) + 1
+    assert rank_cpus(world, None, lambda cpus: False) == [CPUS[rank % len(CPUS)] for rank in range(world)]
+    assert rank_cpus(world, None, lambda cpus: True) == [None] * world
+    assert rank_cpus(world - 1, None, lambda cpus: pytest.fail("nobody needs to look")) == [None] * (world - 1)
+
+
+def test_beside_a_busy_neighbour_ranks_are_not_bound(run: Callable[..., Result], tmp_path: Path) -> None:
+    world = len(CPUS) + 1
+    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        assert shown_cpus(run("-n", str(world), script(tmp_path, SHOW_CPUS))) == [CPUS] * world
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
+@pytest.mark.parametrize(("idle", "busy"), [(0.09, False), (0.06, False), (0.04, True), (0.0, True)])
+def test_a_cpu_is_in_use_if_it_was_idle_for_less_than_half_the_time(idle: float, busy: bool) -> None:
+    looks = iter([{0: 5.0, 1: 7.0, 2: 0.0}, {0: 5.1, 1: 7.0 + idle, 2: 0.0}])
+    assert in_use([0, 1], 0.1, lambda: next(looks)) is busy
+
+
+def test_what_the_system_says_of_idle_cpus(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  9 9 9 900 90 9\ncpu0 4 4 4 300 30 4 0\ncpu11 5 5 5 600 60 5 0\nintr 1 2\n")
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert idle_s(str(stat)) == pytest.approx({0: 330 / ticks, 11: 660 / ticks})
+    assert set(CPUS) <= set(idle_s())
 
 
 def test_ranks_are_not_bound_otherwise_unless_asked(run: Callable[..., Result], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rdmaring.choice import (
     ALIKE,
+    ALIKE_CROWDED,
     ALL_PEERS,
     ALL_PEERS_WORLD_MAX,
     SHARED_LINE_BYTES,
@@ -40,8 +41,9 @@ def test_the_least_is_chosen(collective: str, nodes: list[int]) -> None:
         times = {each.algorithm: each.seconds for each in chooser.candidates(collective, nbytes)}
         choice = chooser.choose(collective, nbytes)
         least = min(times.values())
-        assert times[choice.algorithm] <= ALIKE * least
-        alike = [name for name in chooser.trusted(nbytes) if times.get(name, math.inf) <= ALIKE * least]
+        factor = ALIKE_CROWDED if nodes == [0] * 8 else ALIKE
+        assert times[choice.algorithm] <= factor * least
+        alike = [name for name in chooser.trusted(nbytes) if times.get(name, math.inf) <= factor * least]
         if "direct1" in alike and in_mailbox("direct1", nbytes, chooser.world):
             alike = ["direct1"]
         assert choice.algorithm == alike[0] if alike else times[choice.algorithm] == least
@@ -178,3 +180,6 @@ def test_of_predictions_that_are_alike_a_tiny_message_is_taken_then_direct_but_a
     assert chosen(tiny=False, nodes=(0, 1), nbytes=SHARED_LINE_BYTES) == "ring"
     unlike = [Candidate("direct", False, 1.6e-6, None), Candidate("tree", False, 1e-6, None)]
     assert Chooser((0, 0), built_in("shm", 2)).best("all_reduce", unlike, 8).algorithm == "tree"
+    crowded = [Candidate("direct", False, 2.9e-6, None), Candidate("tree", False, 1e-6, None)]
+    for nodes, name in (((0, 0), "tree"), ((0, 0, 0), "direct"), ((0, 0, 0, 1), "tree")):
+        assert Chooser(nodes, built_in("shm", 2)).best("all_reduce", crowded, 1 << 15).algorithm == name
