@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from rdmaring.cuda.inputs import Input
 
 BYTES = ffi.typeof("char[]")
-from_buffer = ffi.from_buffer  # looked up once
+UINTPTR = ffi.typeof("uintptr_t")
+EXTENT = ffi.typeof("rr_extent[]")
+from_buffer, cast, new = ffi.from_buffer, ffi.cast, ffi.new  # looked up once
 CODE_BY_NAME: dict[str, int] = {
     "float32": 0,
     "float64": 1,
@@ -47,6 +49,7 @@ LIST_BYTES_MAX = 4 << 20  # of a list that is remembered: in a larger one the ch
 LISTS_MAX = 8
 DLPACK_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 IMMUTABLE = frozenset(("jax", "jaxlib"))  # nobody may write what they share; DLPack before 1.0 cannot say so
+OVERLAP = "out overlaps the input in part; accepted are the same memory or none in common"
 REDOP_CODE: dict[str, int] = {"sum": 0, "prod": 1, "min": 2, "max": 3, "avg": 4}
 
 
@@ -92,6 +95,15 @@ class Vector:
         return self.pieces[0]
 
     @property
+    def address(self) -> int:
+        """Of the one piece."""
+        return address_of(self.pieces[0])
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+    @property
     def table(self) -> np.ndarray[Any, Any]:
         """Address and bytes of each piece, a row each: what C takes as extents."""
         if self._table is None:
@@ -103,9 +115,17 @@ class Vector:
         return self._table
 
 
+def address_of(pointer: Any) -> int:
+    return int(cast(UINTPTR, pointer))
+
+
 def extents(vector: Vector | None) -> tuple[Any, int]:
     """The pieces as C takes them: rr_extent[], and how many."""
-    return (ffi.NULL, 0) if vector is None else (ffi.from_buffer("rr_extent[]", vector.table), len(vector.pieces))
+    if vector is None:
+        return ffi.NULL, 0
+    if len(vector.pieces) == 1:  # a table of numpy's would take most of the time of a call
+        return new(EXTENT, [(vector.pieces[0], vector.nbytes)]), 1
+    return ffi.from_buffer("rr_extent[]", vector.table), len(vector.pieces)
 
 
 def _is_host_torch(given: Any) -> bool:
@@ -366,6 +386,10 @@ def check_overlap(given: Vector, out: Vector, *, same_allowed: bool) -> None:
     Raises:
         ArgumentError: they overlap in part.
     """
+    if len(given.pieces) == len(out.pieces) == 1:
+        if overlap(given.address, given.nbytes, out.address, out.nbytes, same_allowed):
+            raise ArgumentError(OVERLAP)
+        return
     ours, theirs = given.table, out.table
     if same_allowed and np.array_equal(ours, theirs):
         return
@@ -376,4 +400,11 @@ def check_overlap(given: Vector, out: Vector, *, same_allowed: bool) -> None:
     last = np.searchsorted(theirs[:, 0], ours[:, 0] + ours[:, 1], "left")
     touched = last > 0
     if (ends[last[touched] - 1] > ours[touched, 0]).any():
-        raise ArgumentError("out overlaps the input in part; accepted are the same memory or none in common")
+        raise ArgumentError(OVERLAP)
+
+
+def overlap(begin: int, nbytes: int, other: int, other_nbytes: int, same_allowed: bool) -> bool:
+    """Whether two stretches of memory share a byte. same_allowed: and are not the same one."""
+    if same_allowed and begin == other and nbytes == other_nbytes:
+        return False
+    return bool(nbytes and other_nbytes) and begin < other + other_nbytes and other < begin + nbytes

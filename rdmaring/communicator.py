@@ -291,8 +291,7 @@ class Communicator(Collectives, Messages):
             return
         self._log_notes()
         handle, self._handle = self._handle, None
-        self._fast.clear()
-        self._small.clear()
+        self._forget_calls()
         self._lists.clear()
         if any(not work.done() for work in self._works):
             lib.rr_comm_abort(handle, b"closed with work in flight")

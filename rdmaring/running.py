@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
-from rdmaring.buffers import BYTES, KnownLists, Vector, as_vector, extents
+from rdmaring.buffers import BYTES, KnownLists, Vector, address_of, as_vector, extents, overlap
 from rdmaring.choice import Chooser
 from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError, UnsupportedError
 from rdmaring.plan import REDUCING, NativePlan, Plan, Shape, check_algorithm, check_wire
@@ -31,6 +31,7 @@ SMALL_MAX = 64
 # The fast path of all_reduce: names looked up once.
 from_buffer = ffi.from_buffer
 run_here = lib.rr_plan_run_here
+run_plan = lib.rr_plan_run
 
 log = logging.getLogger("rdmaring")
 NOTE_BYTES = 400
@@ -43,6 +44,24 @@ class Small(NamedTuple):
     dtype: Any
     plan: Any
     pointer: Any
+
+
+def plain_key(collective: str, x: Any, out: Any, op: str, algorithm: Algorithm | None) -> tuple[Any, ...] | None:
+    """What tells a call from one plain array into another from calls that were checked before; None: it is no such."""
+    if type(x) is not np.ndarray or type(out) is not np.ndarray:
+        return None
+    if type(op) is not str or (algorithm is not None and type(algorithm) is not str):
+        return None
+    return collective, x.size, out.size, x.dtype, op, algorithm
+
+
+class Known(NamedTuple):
+    """A call from one array into another that was checked before."""
+
+    plan: Any
+    dtype: Any
+    x_at: int  # where the two begin in the whole vector, in bytes
+    out_at: int
 
 
 class Runner:
@@ -60,6 +79,7 @@ class Runner:
         self._plans: dict[Shape, NativePlan] = {}
         self._fast: dict[tuple[int, Any, str, Algorithm | None], Any] = {}
         self._small: dict[int, Small] = {}
+        self._known: dict[tuple[Any, ...], Known] = {}
         self._lists = KnownLists()
         self._works: set[Work] = set()
         self._finite = "finite" in settings.checks
@@ -77,10 +97,14 @@ class Runner:
         self._forget_plans()
 
     def _forget_plans(self) -> None:
-        self._fast.clear()
-        self._small.clear()
+        self._forget_calls()
         self._plans.clear()
         self._agreement = None
+
+    def _forget_calls(self) -> None:
+        self._fast.clear()
+        self._small.clear()
+        self._known.clear()
 
     def _check_open(self) -> None:
         if self._handle is None:
@@ -145,8 +169,7 @@ class Runner:
         native = self._plans.get(shape)
         if native is None:
             if len(self._plans) >= PLANS_MAX and not self._works:
-                self._fast.clear()
-                self._small.clear()
+                self._forget_calls()
                 self._plans.pop(next(iter(self._plans)))
             native = self._plans[shape] = NativePlan(self, shape)
         return native
@@ -243,6 +266,32 @@ class Runner:
         if status:
             self._finish(status)
         return x
+
+    def _repeat(self, key: tuple[Any, ...], x: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> bool:
+        """Run a blocking call whose like was checked before. False: it takes the long way, which says what is wrong.
+
+        key: all that it was given beside the two arrays, with their dtype and counts.
+        """
+        known = self._known.get(key)
+        if known is None or out.dtype != known.dtype:
+            return False
+        try:
+            given, result = from_buffer(BYTES, x), from_buffer(BYTES, out, True)
+        except (ValueError, BufferError):
+            return False
+        begin, other = address_of(given), address_of(result)
+        if begin - known.x_at != other - known.out_at and overlap(begin, len(given), other, len(result), False):
+            return False
+        status = run_plan(known.plan, given, result, 0)
+        if status:
+            self._finish(status)
+        return True
+
+    def _remember(self, key: tuple[Any, ...], native: NativePlan, given: Vector, x_at: int, out_at: int) -> None:
+        """A call from one plain array into another that is about to run. x_at, out_at: as of ``Known``."""
+        # ml_dtypes' arrays have no buffer protocol: they take the long way
+        if self._gpu is None and not self._finite and given.count and given.dtype.kind in "fiu":
+            self._known[key] = Known(native.handle, given.dtype, x_at, out_at)
 
     def _settle_finished(self) -> None:
         """Let go of the arrays of works that ended well and were not waited for."""
