@@ -90,6 +90,8 @@ typedef struct rr_rank_seen {
 	int32_t wait_peer[2];
 	int32_t wait_row[2];
 	uint64_t waited_ns; /* for just this */
+	int32_t lacks_peer; /* -1; or who has sent it what never came: */
+	uint32_t lacks;     /* so many slices */
 	uint64_t quiet_ns;  /* since it looked around last; all ones: it never waited */
 	/* the last wait of the same process in any communicator */
 	uint64_t else_comm, else_op, else_process, else_quiet_ns;

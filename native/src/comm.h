@@ -174,8 +174,9 @@ void rr_judge_pace(struct rr_comm *comm, const uint64_t waits[2], uint64_t now_n
 void rr_judge_pace_end(struct rr_comm *comm);
 /* Records of all ranks, to be freed; NULL without memory. */
 rr_rank_seen *rr_judge_see(struct rr_comm *comm);
-/* For rr_far_neighbours(). user: the communicator. */
+/* Both for rr_far_neighbours(). user: the communicator. */
 bool rr_judge_neighbour(void *user, int32_t peer, struct rr_neighbour *out);
+uint32_t rr_judge_sent(void *user, int32_t peer, uint32_t channel);
 /* judge_time.c: whether other nodes are still asked why the work does not get on, before its time-out is judged. */
 bool rr_judge_doubts(struct rr_comm *comm, const struct rr_work *work);
 /* judge_time.c: a time-out of another rank whose verdict says less than what is seen from here. True: *verdict is better now. */

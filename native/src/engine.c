@@ -319,6 +319,7 @@ rr_status rr_engine_progress(struct rr_engine *engine, bool *moved)
 
 	engine->waits[0] = 0;
 	engine->waits[1] = 0;
+	engine->waits_link = NULL;
 	if (engine->phase == RR_OPENING && status == RR_OK) {
 		status = open_links(engine, moved);
 		if (status == RR_OK)

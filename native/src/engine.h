@@ -89,6 +89,7 @@ struct rr_engine {
 	int32_t waiting_peer;
 	int32_t waiting_row;
 	uint64_t waits[2]; /* of the last pass, the first row's, as in the page: for what comes; for room */
+	const struct rr_link *waits_link; /* on which that is awaited; NULL: it is no data */
 };
 
 rr_status rr_engine_init(struct rr_engine *engine, int32_t rank, int32_t world, uint32_t channels);

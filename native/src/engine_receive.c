@@ -85,6 +85,7 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 		rr_status status = in->ops->peek(in, &transfer, &slice->sources[at]);
 		if (status != RR_OK) {
 			engine->waiting_peer = receive->peer;
+			engine->waits_link = engine->waits[0] ? engine->waits_link : in;
 			rr_engine_waits(engine, false, RR_WAIT_DATA, receive->peer);
 			rr_trace_not_here(engine->trace, receive->link);
 			return status;

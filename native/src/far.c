@@ -98,16 +98,22 @@ rr_status rr_far_start(struct rr_far *far, const struct rr_hello *hellos, const 
 	return RR_OK;
 }
 
+static void hang_up(struct rr_far *far, int socket)
+{
+	char rest[512];
+
+	epoll_ctl(far->control, EPOLL_CTL_DEL, socket, NULL);
+	shutdown(socket, SHUT_WR);
+	/* Unread bytes would make close() a reset, which may overtake what we said last. */
+	while (recv(socket, rest, sizeof(rest), MSG_DONTWAIT) > 0)
+		;
+	close(socket);
+}
+
 static void end_edge(struct rr_far *far, struct rr_edge *edge)
 {
 	if (edge->socket >= 0) {
-		epoll_ctl(far->control, EPOLL_CTL_DEL, edge->socket, NULL);
-		shutdown(edge->socket, SHUT_WR);
-		/* Unread bytes would make close() a reset, which may overtake what we said last. */
-		char rest[512];
-		while (recv(edge->socket, rest, sizeof(rest), MSG_DONTWAIT) > 0)
-			;
-		close(edge->socket);
+		hang_up(far, edge->socket);
 		edge->socket = -1;
 	}
 	edge->state = RR_EDGE_ENDED;
@@ -119,7 +125,7 @@ void rr_far_close(struct rr_far *far)
 		return;
 	for (uint32_t i = 0; i < RR_FAR_PENDING_MAX; i++)
 		if (far->pending[i].step != RR_PENDING_FREE)
-			close(far->pending[i].socket);
+			hang_up(far, far->pending[i].socket);
 	for (int32_t r = 0; far->edges && r < far->world; r++) {
 		struct rr_edge *edge = &far->edges[r];
 		end_edge(far, edge);
@@ -228,7 +234,7 @@ void rr_far_sleep_off(struct rr_far *far, int fd)
 
 /* ---- messages ---- */
 
-rr_status rr_far_say(struct rr_edge *edge, enum rr_far_message kind, uint32_t channel, const void *body, uint32_t bytes)
+static rr_status say(int socket, enum rr_far_message kind, uint32_t channel, const void *body, uint32_t bytes)
 {
 	struct {
 		struct rr_message_head head;
@@ -236,19 +242,22 @@ rr_status rr_far_say(struct rr_edge *edge, enum rr_far_message kind, uint32_t ch
 	} message;
 	size_t size = sizeof(message.head) + bytes;
 
-	if (edge->state != RR_EDGE_UP)
-		return RR_AGAIN;
 	message.head = (struct rr_message_head){.kind = (uint32_t)kind | channel << 8, .bytes = bytes};
 	memcpy(message.body, body, bytes);
-	ssize_t sent = send(edge->socket, &message, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+	ssize_t sent = send(socket, &message, size, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (sent == (ssize_t)size)
 		return RR_OK;
 	if (sent < 0 && errno == EAGAIN)
 		return RR_AGAIN;
 	/* Cut in two: what follows would be read as nonsense. The peer sees the end of the connection. */
 	if (sent >= 0)
-		shutdown(edge->socket, SHUT_WR);
+		shutdown(socket, SHUT_WR);
 	return RR_AGAIN; /* the end shows when it is read */
+}
+
+rr_status rr_far_say(struct rr_edge *edge, enum rr_far_message kind, uint32_t channel, const void *body, uint32_t bytes)
+{
+	return edge->state == RR_EDGE_UP ? say(edge->socket, kind, channel, body, bytes) : RR_AGAIN;
 }
 
 rr_status rr_far_send(struct rr_far *far, int32_t peer, uint32_t channel, const void *body, uint32_t bytes)
@@ -262,17 +271,20 @@ void rr_far_tell_end(struct rr_far *far)
 {
 	struct failed_message failed = {.op_done = rr_own64(&far->page->op_done), .error = far->page->error};
 	bool is_failed = rr_own32(&far->page->state) == RR_PAGE_FAILED;
+	enum rr_far_message kind = is_failed ? RR_FAR_FAILED : RR_FAR_CLOSED;
 	struct rr_state_message state;
+	const void *body = is_failed ? (const void *)&failed : &state;
+	uint32_t bytes = is_failed ? sizeof(failed) : sizeof(state);
 
 	rr_far_fill_state(far, 0, &state);
-	for (int32_t r = 0; r < far->world; r++) {
-		struct rr_edge *edge = &far->edges[r];
-		if (!edge->page || edge->state != RR_EDGE_UP)
-			continue;
-		if (is_failed)
-			rr_far_say(edge, RR_FAR_FAILED, 0, &failed, sizeof(failed));
-		else
-			rr_far_say(edge, RR_FAR_CLOSED, 0, &state, sizeof(state));
+	for (int32_t r = 0; r < far->world; r++)
+		if (far->edges[r].page)
+			rr_far_say(&far->edges[r], kind, 0, body, bytes);
+	/* Who has read our proof has the edge up, and would take its end for our death. */
+	for (uint32_t i = 0; i < RR_FAR_PENDING_MAX; i++) {
+		const struct rr_pending *pending = &far->pending[i];
+		if (pending->step == RR_PENDING_WELCOME && pending->greeting.stream == RR_FAR_CONTROL)
+			say(pending->socket, kind, 0, body, bytes);
 	}
 }
 
@@ -334,6 +346,11 @@ static bool take_message(struct rr_far *far, struct rr_edge *edge, const struct 
 		if (head->bytes != sizeof(*state))
 			return false;
 		rr_far_take_state(far, edge, state);
+		return true;
+	case RR_FAR_COUNTS:
+		if (head->bytes != sizeof(struct rr_counts_message))
+			return false;
+		rr_far_take_counts(edge, body);
 		return true;
 	case RR_FAR_WITNESS:
 		return head->bytes == sizeof(struct rr_witness_message) && rr_far_take_witness(far, edge, body);

@@ -58,6 +58,8 @@ struct rr_neighbour {
 };
 /* False: `peer` is no rank of this node. */
 typedef bool (*rr_far_neighbour_fn)(void *user, int32_t peer, struct rr_neighbour *out);
+/* Transfers that this rank has sent to `peer` on the links of a channel and that are with its kernel; UINT32_MAX: not known. */
+typedef uint32_t (*rr_far_sent_fn)(void *user, int32_t peer, uint32_t channel);
 
 enum rr_edge_state { RR_EDGE_IDLE = 0, RR_EDGE_JOINING = 1, RR_EDGE_UP = 2, RR_EDGE_ENDED = 3 };
 
@@ -127,7 +129,9 @@ rr_life rr_far_life(const struct rr_far *far, int32_t peer);
 /* The same; and what ranks of its node have told of it lately goes into *seen. */
 void rr_far_see(const struct rr_far *far, int32_t peer, uint64_t now_ns, rr_rank_seen *seen);
 /* Who answers for ranks of this node. */
-void rr_far_neighbours(struct rr_far *far, rr_far_neighbour_fn neighbour, void *user);
+void rr_far_neighbours(struct rr_far *far, rr_far_neighbour_fn neighbour, rr_far_sent_fn sent, void *user);
+/* far_state.c: of `received` transfers and more on a channel: how many more the peer has sent, as it has told for a while; 0: none. */
+uint32_t rr_far_lacks(const struct rr_far *far, int32_t peer, uint32_t channel, uint32_t received, uint64_t now_ns);
 /* Ask all far ranks what they know of `about` (-1: of themselves), which they tell at once if they look. */
 void rr_far_ask(struct rr_far *far, int32_t about);
 /* Of a rank whose connection ended by silence. heard_by: with RR_INQUIRY_LIVES, by whom its node is heard. */

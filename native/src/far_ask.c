@@ -22,9 +22,10 @@
 #define REMARKABLE_NS (100 * RR_NS_PER_MS) /* a neighbour has not looked around for so long: ask the kernel for it */
 #define FRESH_NS (2 * RR_STALE_NS)   /* told every 400 ms while the teller waits */
 
-void rr_far_neighbours(struct rr_far *far, rr_far_neighbour_fn neighbour, void *user)
+void rr_far_neighbours(struct rr_far *far, rr_far_neighbour_fn neighbour, rr_far_sent_fn sent, void *user)
 {
 	far->neighbour = neighbour;
+	far->sent = sent;
 	far->neighbour_user = user;
 }
 

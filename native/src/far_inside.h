@@ -69,7 +69,8 @@ enum rr_far_message {
 	RR_FAR_FAILED = 3,
 	RR_FAR_CLOSED = 4,
 	RR_FAR_WANT = 5, /* the sender wants the late channel's sockets, and does not dial; no body */
-	RR_FAR_WITNESS = 6 /* what the sender knows of a rank, or a question about it */
+	RR_FAR_WITNESS = 6, /* what the sender knows of a rank, or a question about it */
+	RR_FAR_COUNTS = 7   /* what the sender has sent to the receiver, and what it lacks itself */
 };
 
 struct rr_message_head {
@@ -100,6 +101,13 @@ struct rr_witness_message {
 	uint64_t op_done, op_entered; /* of a rank of the sender's node */
 };
 _Static_assert(sizeof(struct rr_witness_message) == 40, "a witness is 40 bytes on the wire");
+
+/* Transfers of operations on the links to whom it is sent, and a slice that came to the sender from nobody. */
+struct rr_counts_message {
+	uint64_t lacks; /* as in the page */
+	uint32_t sent[RR_CHANNELS_MAX]; /* with the receiver's kernel, since the links were opened; RR_FAR_NOT_KNOWN */
+};
+_Static_assert(sizeof(struct rr_counts_message) == 72, "counts are 72 bytes on the wire");
 
 /* What a rank's neighbour told of it. */
 struct rr_witness {
@@ -143,6 +151,9 @@ struct rr_edge {
 	uint64_t told_op; /* STATE was sent for it */
 	uint64_t tell_next_ns, tell_every_ns; /* when it is sent again while that operation waits */
 	struct rr_page *page; /* mirror */
+	/* far_state.c: what the peer told last, and since when it tells just that; 0: never */
+	uint32_t sent[RR_CHANNELS_MAX];
+	uint64_t sent_told_ns;
 	/* far_ask.c */
 	struct rr_witness witness;
 	uint64_t heard_ns, asked_ns; /* it said something last; it was asked last */
@@ -167,7 +178,8 @@ struct rr_far {
 	struct rr_pending pending[RR_FAR_PENDING_MAX];
 	const int32_t *node;     /* [world]; the communicator's */
 	rr_far_neighbour_fn neighbour;
-	void *neighbour_user;
+	rr_far_sent_fn sent;
+	void *neighbour_user; /* of both */
 	bool pass_is_dear; /* an edge has data sockets */
 	uint32_t attending; /* channels that want to be attended to */
 	uint64_t strangers;
@@ -201,6 +213,8 @@ void rr_far_take_state(struct rr_far *far, struct rr_edge *edge, const struct rr
 /* What the peer's process waits in elsewhere, or waited in when it closed. */
 void rr_far_take_elsewhere(struct rr_page *page, const struct rr_state_message *state);
 void rr_far_note_done(struct rr_page *page, uint64_t op_done);
+
+void rr_far_take_counts(struct rr_edge *edge, const struct rr_counts_message *counts);
 
 bool rr_far_is_silence(int failed);
 

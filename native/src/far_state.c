@@ -10,6 +10,7 @@
 #define DIAL_ALL_MAX 128 /* ranks of a world in which who waits joins everyone; in larger ones causes travel along the edges in use */
 #define TELL_AGAIN_NS (50 * RR_NS_PER_MS) /* twice as long each time */
 #define TELL_AGAIN_MAX_NS (400 * RR_NS_PER_MS) /* less than RR_STALE_NS */
+#define LOST_NS (300 * RR_NS_PER_MS) /* what is with this rank's kernel is read within milliseconds by who waits for it */
 
 bool rr_far_is_silence(int failed)
 {
@@ -51,6 +52,15 @@ void rr_far_fill_state(const struct rr_far *far, uint64_t op, struct rr_state_me
 	}
 }
 
+static void tell_counts(struct rr_far *far, struct rr_edge *edge)
+{
+	struct rr_counts_message counts = {.lacks = rr_own64(&far->page->waiting.lacks)};
+
+	for (uint32_t channel = 0; channel < RR_CHANNELS_MAX; channel++)
+		counts.sent[channel] = far->sent ? far->sent(far->neighbour_user, edge->peer, channel) : RR_FAR_NOT_KNOWN;
+	rr_far_say(edge, RR_FAR_COUNTS, 0, &counts, sizeof(counts));
+}
+
 /* Each edge on its own: one that comes up late is told at once. */
 static bool is_due(struct rr_edge *edge, uint64_t op, uint64_t now_ns)
 {
@@ -74,6 +84,7 @@ void rr_far_tell_state(struct rr_far *far, uint64_t op)
 		if (rr_far_say(edge, RR_FAR_STATE, 0, &state, sizeof(state)) != RR_OK)
 			continue;
 		rr_far_tell_neighbours(far, edge);
+		tell_counts(far, edge);
 		edge->told_op = op;
 		edge->tell_every_ns = edge->tell_every_ns ? 2 * edge->tell_every_ns : TELL_AGAIN_NS;
 		edge->tell_every_ns = edge->tell_every_ns < TELL_AGAIN_MAX_NS ? edge->tell_every_ns : TELL_AGAIN_MAX_NS;
@@ -102,6 +113,26 @@ void rr_far_take_elsewhere(struct rr_page *page, const struct rr_state_message *
 	rr_note64(&page->elsewhere.wait, state->else_wait);
 	rr_note64(&page->elsewhere.process, state->else_process);
 	rr_note64(&page->elsewhere.seen_ns, moment(state->else_quiet_ns, rr_now_ns()));
+}
+
+void rr_far_take_counts(struct rr_edge *edge, const struct rr_counts_message *counts)
+{
+	rr_note64(&edge->page->waiting.lacks, counts->lacks);
+	if (edge->sent_told_ns && memcmp(edge->sent, counts->sent, sizeof(edge->sent)) == 0)
+		return;
+	memcpy(edge->sent, counts->sent, sizeof(edge->sent));
+	edge->sent_told_ns = rr_now_ns();
+}
+
+uint32_t rr_far_lacks(const struct rr_far *far, int32_t peer, uint32_t channel, uint32_t received, uint64_t now_ns)
+{
+	const struct rr_edge *edge = &far->edges[peer];
+
+	if (channel >= RR_CHANNELS_MAX || !edge->sent_told_ns || edge->sent[channel] == RR_FAR_NOT_KNOWN ||
+	    now_ns < edge->sent_told_ns + LOST_NS)
+		return 0;
+	uint32_t more = edge->sent[channel] - received;
+	return more <= INT32_MAX ? more : 0; /* told before it was received */
 }
 
 void rr_far_take_state(struct rr_far *far, struct rr_edge *edge, const struct rr_state_message *state)

@@ -68,7 +68,7 @@ static rr_status cannot_reach(const struct rr_far *far, const struct rr_edge *ed
 		hello->pid, hello->host_name, edge->target_count, (double)(rr_now_ns() - edge->joining_since_ns) / 1e9,
 		edge->failure[0] ? edge->failure : "none answered");
 	rr_error_here()->peer = edge->peer;
-	strcpy(rr_error_here()->hint, edge->refused ? "its process has ended: see that rank's own output"
+	strcpy(rr_error_here()->hint, edge->refused ? "its process has ended, or has closed the communicator: see that rank's own output"
 						    : "is there a route, and does a firewall let TCP between all ports of the ranks' hosts pass?");
 	return (rr_status)rr_error_here()->status;
 }

@@ -83,6 +83,28 @@ static bool find_waits(struct rr_comm *comm, const struct rr_work *work, uint64_
 	return waits[0] || waits[1];
 }
 
+uint32_t rr_judge_sent(void *user, int32_t peer, uint32_t channel)
+{
+	const struct rr_comm *comm = user;
+	struct rr_link *out = channel < comm->edge_channels[peer] ? comm->engine.out[(size_t)channel * (size_t)comm->world + (size_t)peer] : NULL;
+
+	return out && out->ops->outstanding && !out->ops->outstanding(out) ? (uint32_t)out->sent : UINT32_MAX;
+}
+
+/* It waits for data that the peer has sent, and that is not on the way any more. */
+static uint64_t find_lack(const struct rr_comm *comm, uint64_t now_ns)
+{
+	const struct rr_link *in = comm->engine.waits_link;
+	uint32_t more = 0;
+
+	if (!in || !comm->far || rr_shm_has(&comm->shm, in->peer))
+		return 0;
+	for (uint32_t channel = 0; channel < comm->edge_channels[in->peer] && !more; channel++)
+		if (comm->engine.in[(size_t)channel * (size_t)comm->world + (size_t)in->peer] == in)
+			more = rr_far_lacks(comm->far, in->peer, channel, (uint32_t)in->sent, now_ns);
+	return more ? (uint64_t)more << 32 | ((uint32_t)in->peer + 1) : 0;
+}
+
 /* Ranks of other nodes are told over the other communicator's own connections, which nobody else serves meanwhile. */
 static void tell_far(struct rr_comm *other, uint64_t now_ns)
 {
@@ -136,6 +158,7 @@ void rr_judge_waits(struct rr_comm *comm)
 		rr_note64(&told->waits[1], waits[1]);
 		rr_publish64(&told->op, op);
 	}
+	rr_note64(&told->lacks, find_lack(comm, now_ns));
 	rr_publish64(&told->seen_ns, now_ns);
 	tell_elsewhere(comm, op, waits[0] ? waits[0] : waits[1], now_ns);
 	comm->judged = true;

@@ -34,7 +34,7 @@
 #include "wire.h"
 
 #define RR_PAGE_MAGIC 0x45474150474e5252ull /* "RRNGPAGE" */
-#define RR_PAGE_VERSION 6                    /* raise on any change to this picture */
+#define RR_PAGE_VERSION 7                    /* raise on any change to this picture */
 #define RR_ENTRY_COUNT 16u                   /* operations back that can be told apart */
 #define RR_DESCRIPTOR_COUNT 64u              /* fits the low byte of an entry */
 #define RR_MAILBOX_LINE_BYTES 56u            /* payload beside the tag */
@@ -64,6 +64,7 @@ struct rr_waiting {
 	alignas(RR_CACHE_LINE) _Atomic uint64_t op; /* an older one than op_done + 1 counts for nothing */
 	_Atomic uint64_t waits[2];                  /* for what comes; for room, where it sends */
 	_Atomic uint64_t since_ns, seen_ns;         /* since when for just these; when the owner looked last */
+	_Atomic uint64_t lacks; /* count << 32 | 1 + peer: what that rank has sent, waits for nothing, and never came; 0: nothing */
 };
 _Static_assert(sizeof(struct rr_waiting) == 64, "what its owner waits in is one line");
 

@@ -44,6 +44,19 @@ static void read_verdict(const struct rr_page *page, struct rr_rank_seen *out)
 	out->verdict.evidence[sizeof(out->verdict.evidence) - 1] = 0;
 }
 
+/* Of the rank whose data it waits for. */
+static void read_lack(const struct rr_page *page, struct rr_rank_seen *out)
+{
+	uint64_t lacks = rr_own64(&page->waiting.lacks);
+	int32_t peer = (int32_t)(uint32_t)lacks - 1;
+
+	out->lacks_peer = -1;
+	if (!lacks || out->wait_kind[0] != RR_WAIT_DATA || out->wait_peer[0] != peer)
+		return;
+	out->lacks_peer = peer;
+	out->lacks = (uint32_t)(lacks >> 32);
+}
+
 static uint64_t age_of(uint64_t seen_ns, uint64_t now_ns);
 
 static void read_pace(const struct rr_page *page, uint64_t now_ns, struct rr_rank_seen *out)
@@ -96,6 +109,7 @@ void rr_page_seen(const struct rr_page *page, uint64_t now_ns, struct rr_rank_se
 	else
 		for (int side = 0; side < 2; side++)
 			read_wait(0, &out->wait_kind[side], &out->wait_row[side], &out->wait_peer[side]);
+	read_lack(page, out);
 	uint64_t seen_ns = rr_own64(&page->waiting.seen_ns);
 	uint64_t since_ns = rr_own64(&page->waiting.since_ns);
 	out->quiet_ns = age_of(seen_ns, now_ns);

@@ -162,7 +162,7 @@ static rr_status join_far(struct rr_comm *comm, const struct rr_hello *hellos)
 	}
 	choose_key(comm, hellos, key);
 	status = rr_far_start(comm->far, hellos, comm->node, key, comm->shm.page);
-	rr_far_neighbours(comm->far, rr_judge_neighbour, comm);
+	rr_far_neighbours(comm->far, rr_judge_neighbour, rr_judge_sent, comm);
 	comm->mailbox.out = comm->engine.out;
 	comm->mailbox.in = comm->engine.in;
 	return status;

@@ -277,9 +277,43 @@ static bool edge_is_stuck(const struct search *search, int32_t r)
 	from = &search->seen[to->wait_peer[0]];
 	if (!from->known)
 		return false;
-	if (from->op_done >= search->op || (from->wait_kind[1] == RR_WAIT_CREDIT && from->wait_peer[1] == r))
+	if (from->op_done >= to->op_entered || (from->wait_kind[1] == RR_WAIT_CREDIT && from->wait_peer[1] == r))
 		return true;
 	return from->wait_kind[1] == RR_WAIT_READERS && from->wait_peer[1] == r;
+}
+
+/* In our operation, or in an earlier one that others are through with. */
+static bool waits_within(const struct search *search, const rr_rank_seen *rank)
+{
+	return rank->op_entered > rank->op_done && rank->op_entered <= search->op && rank->wait_kind[0] == RR_WAIT_DATA;
+}
+
+/* Of two that wait for data. */
+static bool is_behind(const rr_rank_seen *one, const rr_rank_seen *other)
+{
+	if (one->op_entered != other->op_entered)
+		return one->op_entered < other->op_entered;
+	return one->wait_row[0] < other->wait_row[0] || (one->wait_row[0] == other->wait_row[0] && one->rank < other->rank);
+}
+
+/* What one rank has sent another has not got, and nothing of it is on the way. */
+static bool find_lost(const struct search *search, rr_verdict *out)
+{
+	const rr_rank_seen *to = NULL;
+
+	for (int32_t r = 0; r < search->world; r++) {
+		const rr_rank_seen *rank = &search->seen[r];
+		bool lacks = rank->known && rank->lacks && rank->lacks_peer >= 0 && rank->lacks_peer < search->world;
+		if (lacks && waits_within(search, rank) && (!to || is_behind(rank, to)))
+			to = rank;
+	}
+	if (!to)
+		return false;
+	rr_verdict_set(out, RR_VERDICT_LINK_DOWN, &search->seen[to->lacks_peer], to, to->op_entered);
+	snprintf(out->text, sizeof(out->text), "link down: the edge %d->%d has lost what was sent on it, and both ends live", to->lacks_peer, to->rank);
+	rr_verdict_note(out, "rank %d waits in row %d for data of rank %d, which has sent %u slice%s more than came", to->rank,
+			to->wait_row[0], to->lacks_peer, to->lacks, to->lacks > 1 ? "s" : "");
+	return true;
 }
 
 /*
@@ -295,10 +329,9 @@ static void find_edge(const struct search *search, rr_verdict *out)
 		int32_t r = search->queue[i];
 		const rr_rank_seen *rank = &search->seen[r];
 		bool stuck = edge_is_stuck(search, r);
-		if (rank->wait_kind[0] != RR_WAIT_DATA || (sure && !stuck))
+		if (!waits_within(search, rank) || (sure && !stuck))
 			continue;
-		if (found < 0 || (stuck && !sure) || rank->wait_row[0] < search->seen[found].wait_row[0] ||
-		    (rank->wait_row[0] == search->seen[found].wait_row[0] && r < found))
+		if (found < 0 || (stuck && !sure) || is_behind(rank, &search->seen[found]))
 			found = r;
 		sure = sure || stuck;
 	}
@@ -307,7 +340,7 @@ static void find_edge(const struct search *search, rr_verdict *out)
 	const rr_rank_seen *to = &search->seen[found], *from = &search->seen[to->wait_peer[0]];
 	if (to->pace_peer >= 0 && to->pace_age_ns < RR_STALE_NS && to->pace_moved_ns < RR_STALE_NS)
 		return; /* it gets on */
-	rr_verdict_set(out, RR_VERDICT_LINK_DOWN, from, to, search->op);
+	rr_verdict_set(out, RR_VERDICT_LINK_DOWN, from, to, to->op_entered);
 	rr_verdict_note(out, "rank %d waits in row %d for data of rank %d, which %s", to->rank, to->wait_row[0], from->rank,
 			sure ? "has sent it" : "waits itself, and no rank is further behind");
 }
@@ -343,6 +376,8 @@ static void follow(struct search *search, rr_verdict *out)
 			if (rank->wait_kind[side])
 				reach(search, rank->wait_peer[side], r);
 	}
+	if (best == RR_VERDICT_NONE && find_lost(search, out))
+		return;
 	if (best == RR_VERDICT_NONE) {
 		rr_verdict_slow(search->seen, search->world, search->op, out);
 		if (out->kind != RR_VERDICT_NONE)

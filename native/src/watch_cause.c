@@ -46,11 +46,23 @@ int32_t rr_watch_find_failed(const struct rr_comm *comm, int32_t first)
 	return -1;
 }
 
+/* Of a link; or a peer that refuses connections: it has ended, or has closed the communicator. */
+static bool may_be_its_peers(const struct rr_comm *comm, const rr_error *error)
+{
+	int32_t peer = error->peer;
+
+	if (peer < 0 || peer >= comm->world || peer == comm->rank)
+		return false;
+	if (error->status == RR_ERR_PEER_DIED)
+		return !rr_shm_has(&comm->shm, peer) && rr_far_state(comm->far, peer) == RR_EDGE_JOINING;
+	return error->status == RR_ERR_LINK;
+}
+
 bool rr_watch_explain_link(struct rr_comm *comm, rr_error *error)
 {
 	int32_t peer = error->peer, failed;
 
-	if (error->status != RR_ERR_LINK || peer < 0 || peer >= comm->world || peer == comm->rank)
+	if (!may_be_its_peers(comm, error))
 		return false;
 	if (comm->far) /* a rank that had no processor meanwhile has not read why */
 		rr_far_look(comm->far);

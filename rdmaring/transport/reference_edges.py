@@ -18,7 +18,7 @@ from rdmaring.transport import wire
 GREETING_MAGIC = 0x46525252  # "RRRF"
 GREETING_VERSION = 3
 CONTROL = 0xFFFF  # the stream number of a control connection
-SETUP, STATE, FAILED, CLOSED, WITNESS = 1, 2, 3, 4, 6  # kinds of control messages
+SETUP, STATE, FAILED, CLOSED, WITNESS, COUNTS = 1, 2, 3, 4, 6, 7  # kinds of control messages
 BODY_MAX = 4096
 TRY_S = 1.0  # for one address of several to answer
 
@@ -77,7 +77,7 @@ class Edge:
                 raise WireError(f"rank {self.peer} failed: {wire.text_of(error.message)}")
             elif head.kind == CLOSED:
                 self.closed = True
-            elif head.kind not in (STATE, WITNESS):  # nothing to do for a rank that works
+            elif head.kind not in (STATE, WITNESS, COUNTS):  # nothing to do for a rank that works
                 raise WireError(f"rank {self.peer} sends a message of kind {head.kind}")
 
     def close(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-WIRE_VERSION = 7
-PAGE_VERSION = 6
+WIRE_VERSION = 8
+PAGE_VERSION = 7
 ADDRESSES_MAX = 16
 RAILS_MAX = 8
 RAIL_GIDS_MAX = 4
@@ -193,6 +193,7 @@ WITNESS = Layout(
     ("op_done", "Q"),
     ("op_entered", "Q"),
 )
+COUNTS = Layout("struct rr_counts_message", "far_inside.h", ("lacks", "Q"), ("sent", "64s"))
 VERDICT = Layout(
     "rr_verdict",
     "rdmaring_verdict.h",
@@ -292,6 +293,7 @@ LAYOUTS = (
     DESCRIPTOR,
     STATE,
     WITNESS,
+    COUNTS,
     VERDICT,
     ERROR,
     FAILED,

@@ -93,7 +93,15 @@ _ALL = (
         OP_TIMEOUT_S,
         namespaces=True,
     ),
-    Fault("dropped", "one slice never arrives", frozenset({"sim"}), ("ProtocolError",), "edge", OP_TIMEOUT_S, own=True),
+    Fault(
+        "dropped",
+        "one slice never arrives",
+        frozenset({"sim"}),
+        ("ProtocolError", "link_down"),
+        "edge",
+        OP_TIMEOUT_S,
+        own=True,
+    ),
     Fault("corrupted", "one bit of a slice is turned", frozenset({"sim"}), ("CorruptError",), "edge", 0.5, own=True),
     Fault(
         "host",

@@ -136,6 +136,8 @@ def kinds_for(plan: Plan, fault: Fault) -> tuple[str, ...]:
 
 def place_fits(plan: Plan, fault: Fault, rank: int, verdict: dict[str, Any]) -> bool:
     named = {verdict["rank"], verdict["peer"]}
+    if fault.name == "cut" and plan.transport == "verbs":
+        return plan.victim in named  # its port has lost its wire: all its edges are cut
     if fault.edge == "edge":
         return named == {plan.victim, plan.peer}
     if fault.edge == "touching":

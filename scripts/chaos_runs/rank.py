@@ -30,9 +30,11 @@ from chaos_runs.plan import Plan
 
 ASSEMBLE_S = 60.0
 QUIET_STEPS = 40  # after a fault; a job that gets so far has survived it
+PAUSE_S = 0.02  # before each of them where a signal is on its way: tiny operations would all be done before it comes
 OTHER_DTYPE = {"int32": "float32", "float32": "int32", "int64": "float64", "float64": "int64"}
 PREFERRED_NICE = -15
-STOPPED_S = 3 * OP_TIMEOUT_S  # a stopped rank is killed after so long: the others have told by then
+# Then a stopped rank is killed. All others have told long before: their time-out, and what a loaded machine may add.
+STOPPED_S = OP_TIMEOUT_S + 10.0
 
 
 def say(**what: Any) -> None:
@@ -226,6 +228,8 @@ class Job:
             if step == self.plan.step - 1:  # others may still be in this one
                 self.timeout_s = FAULTS[self.plan.fault].op_timeout_s
             try:
+                if step > self.plan.step and self.plan.fault in ("kill", "stop"):
+                    time.sleep(PAUSE_S)
                 right = self.make_fault(step) if step == self.plan.step else self.regular(step)
             except rr.RdmaringError as error:
                 return {"step": step, **outcome_of(error), "entered": self.entered, "error_at": time.time()}

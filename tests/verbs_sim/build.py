@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def _compile(name: str, sources: list[Path], options: list[str]) -> Path:
     if target.exists():
         return target
     folder.mkdir(exist_ok=True)
-    partial = folder / f"{name}.{os.getpid()}"
+    partial = folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
     command = [COMPILER, *FLAGS, *map(str, sources), *options, "-o", str(partial)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:

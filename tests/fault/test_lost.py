@@ -1,0 +1,86 @@
+"""A slice that never arrives, and after which none comes on its edge: what was sent is compared with what came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verdicts import agreed, run
+
+from rdmaring._native import ffi, lib, verdict_of
+
+# Over the edge FROM->TO the next slice is lost, once the rank that sends it says so.
+LOSING = """
+from rdmaring.transport import Sockets
+from rdmaring.transport.contract import Head, Kind
+class Losing(Sockets):
+    name = "losing"
+    left = 0
+    def send(self, head, body):
+        mine = (self.edge.rank, self.edge.peer) == (FROM, TO)
+        if mine and Losing.left and body and Head.parse(head).kind == Kind.DATA:
+            Losing.left -= 1
+            return True
+        return super().send(head, body)
+
+comm = rr.init(timeout_s=30, transport=Losing)
+x = np.ones(COUNT)
+comm.all_to_all(x)
+Losing.left = 1
+def both():
+    comm.all_to_all(x, timeout_s=2)
+    comm.broadcast(x, root=0, algorithm="direct", timeout_s=2)  # which needs no edge between ranks 1 and 2
+"""
+
+
+def losing(frm: int, to: int, count: int, then: str) -> str:
+    return LOSING.replace("FROM", str(frm)).replace("TO", str(to)).replace("COUNT", str(count)) + then
+
+
+@pytest.mark.parametrize("where", ["tcp", "mixed"])
+def test_the_others_wait_in_the_next_operation(where: str, tmp_path: Path) -> None:
+    """Rank 2 lacks a slice of the first: nobody else does, and all wait for it to enter the second."""
+    source = losing(1, 2, 4000, "judged(both)")
+    found = agreed(run(4, source, tmp_path, where), (0, 1, 2, 3), "link_down", 1)
+    assert found["peer"] == 2
+    assert found["text"] == "link down: the edge 1->2 has lost what was sent on it, and both ends live"
+    assert "has sent 1 slice more than came" in found["evidence"][0]
+
+
+def records(world: int) -> Any:
+    """All wait in operation 5, each for data of the rank before it."""
+    seen = ffi.new("rr_rank_seen[]", world)
+    for rank in range(world):
+        each = seen[rank]
+        each.rank, each.world, each.pid, each.known, each.page_state = rank, world, 100 + rank, 1, 1
+        each.life, each.op_entered, each.op_done, each.collective = lib.RR_LIFE_RUNS, 5, 4, 0
+        each.wait_kind[0], each.wait_peer[0], each.wait_row[0] = lib.RR_WAIT_DATA, (rank - 1) % world, 3
+        each.pace_peer, each.lacks_peer = -1, -1
+    return seen
+
+
+def edge(seen: Any, op: int = 5) -> tuple[int, int | None, int | None]:
+    """As rank 0 finds it, with the operation."""
+    found = ffi.new("rr_verdict *")
+    lib.rr_verdict_search(seen, len(seen), 0, op, found)
+    each = verdict_of(found)
+    assert each is not None and each.kind == "link_down", each
+    return each.rank, each.peer, each.op
+
+
+def test_who_lacks_what_was_sent_goes_before_who_is_furthest_behind() -> None:
+    seen = records(4)
+    seen[3].wait_row[0] = 1
+    assert edge(seen) == (2, 3, 5)
+    seen[1].lacks_peer, seen[1].lacks = 0, 2
+    assert edge(seen) == (0, 1, 5)
+
+
+def test_who_waits_in_an_earlier_operation_is_further_behind() -> None:
+    """Rank 2's sender is through with that one: it has sent all."""
+    seen = records(4)
+    for rank in (0, 1, 3):
+        seen[rank].op_entered, seen[rank].op_done = 6, 5
+    seen[3].wait_kind[0] = lib.RR_WAIT_ENTRY
+    assert edge(seen, op=6) == (1, 2, 5)
