@@ -20,11 +20,18 @@ from worlds import RDMARING
 
 @contextmanager
 def job(
-    world: int, source: str, tmp_path: Path, where: str = "shm", before: str = "", options: str = "timeout_s=60"
+    world: int,
+    source: str,
+    tmp_path: Path,
+    where: str = "shm",
+    before: str = "",
+    options: str = "timeout_s=60",
+    by: tuple[str, ...] = (),
 ) -> Iterator[tuple[int, list[int]]]:
     """A world in the background: the launcher's pid, and the ranks'. Killed at the end.
 
-    before: what its ranks run first; options: of their init().
+    before: what its ranks run first; options: of their init(). by: a command that runs the launcher,
+    in a pid namespace of its own: then the ranks' pids are not ours, and they end with it.
     """
     script = tmp_path / "ranks.py"
     told = f"""
@@ -36,7 +43,7 @@ if comm.rank == 0:
 comm.barrier()
 """
     script.write_text(COMMON + textwrap.dedent(PRELUDE) + told + textwrap.dedent(source))
-    line = [RDMARING, "run", "-n", str(world), "--keep-going", str(script)]
+    line = [*by, RDMARING, "run", "-n", str(world), "--keep-going", str(script)]
     pids: list[int] = []
     with subprocess.Popen(line, env={**os.environ, **FAR[where]}, stdout=subprocess.DEVNULL) as launcher:
         try:
@@ -47,9 +54,9 @@ comm.barrier()
             pids = json.loads((tmp_path / "pids").read_text())
             yield launcher.pid, pids
         finally:
-            for pid in pids:
+            for pid in [] if by else pids:
                 os.kill(pid, signal.SIGKILL) if Path(f"/proc/{pid}").exists() else None
-            launcher.terminate()
+            (launcher.kill if by else launcher.terminate)()  # unshare waits for its child, which ends with it
 
 
 def why(*arguments: str) -> tuple[int, dict[str, Any]]:

@@ -81,6 +81,7 @@ typedef struct rr_rank_seen {
 	uint64_t comm;      /* equal on all ranks of a communicator */
 	uint64_t process;   /* differs between processes, equal on all pages of one */
 	uint64_t start_time;
+	uint64_t pid_namespace; /* in which its pid counts: the inode; 0: not known */
 	uint64_t op_done;    /* the last finished; operations count from 1 */
 	uint64_t op_entered; /* the last entered */
 	uint64_t position;   /* row << 32 | slice finished last */

@@ -103,6 +103,7 @@ struct rr_page {
 	_Atomic uint32_t sleeping;                      /* enum rr_sleep */
 	_Atomic uint32_t finder; /* of the page of the node's first rank: 1 + the rank that found why the communicator is lost; by any */
 	uint64_t comm;           /* names the communicator, on all its ranks alike */
+	uint64_t pid_namespace;  /* in which `pid` counts: its inode; 0: not known */
 
 	alignas(RR_CACHE_LINE) _Atomic uint64_t op_done; /* the last finished operation; ops count from 1 */
 	_Atomic uint64_t position;                        /* row << 32 | slice of the operation in flight */

@@ -92,6 +92,7 @@ void rr_page_seen(const struct rr_page *page, uint64_t now_ns, struct rr_rank_se
 	out->comm = page->comm;
 	out->process = page->process;
 	out->start_time = page->start_time;
+	out->pid_namespace = page->pid_namespace;
 	out->op_done = rr_observe64(&page->op_done);
 	out->position = rr_own64(&page->position);
 	out->collective = -1;

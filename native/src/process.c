@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "status.h"
@@ -81,6 +82,13 @@ uint64_t rr_process_start_time(void)
 	char state;
 
 	return read_stat("/proc/self/stat", &state, &started) ? started : 0;
+}
+
+uint64_t rr_process_pid_namespace(void)
+{
+	struct stat found;
+
+	return stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
 }
 
 rr_status rr_process_out_of_files(const char *purpose)

@@ -100,6 +100,7 @@ static rr_status make_segment(struct rr_shm *shm)
 	page->rank = (uint32_t)shm->rank;
 	page->pid = getpid();
 	page->start_time = rr_process_start_time();
+	page->pid_namespace = rr_process_pid_namespace();
 	page->created_ns = rr_now_ns();
 	memcpy(page->token, shm->token, sizeof(page->token));
 	for (uint32_t i = 0; i < 2 * shm->layout.count; i++) /* before any peer maps it: nothing was released yet */

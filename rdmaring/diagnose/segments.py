@@ -17,6 +17,7 @@ from typing import Any
 from rdmaring._native import ffi, lib
 
 SEGMENT = "/memfd:rdmaring-segment"
+FIRST_NAMESPACE = 0xEFFFFFFC  # the inode of the pid namespace in which all processes of the machine are seen
 WORLD_MAX = 1 << 16  # ranks that a page is believed to belong to: what is made of it is as large
 MAPPING = re.compile(r"^([0-9a-f]+)-[0-9a-f]+ \S+ 0+ (\S+) (\d+) +" + re.escape(SEGMENT), re.MULTILINE)
 
@@ -51,8 +52,45 @@ def find(proc: Path = Path("/proc")) -> Segments:
     for place, mappings in places.items():
         seen = _page(proc, place[1], mappings, found)
         if seen is not None:
+            _find_owner(proc, seen, [pid for pid, _ in mappings])
             found.pages[place] = seen
     return found
+
+
+def pid_namespace(process: Path) -> int:
+    """Its inode; 0 where it may not be read."""
+    try:
+        return (process / "ns" / "pid").stat().st_ino
+    except OSError:
+        return 0
+
+
+def _find_owner(proc: Path, seen: Any, mapped_by: list[int]) -> None:
+    """Life, and the pid by which this process knows the owner: a page tells that of the owner's own pid namespace.
+
+    A living owner maps its page.
+    """
+    if seen.pid_namespace in (0, pid_namespace(proc / "self")):
+        return
+    for pid in mapped_by:
+        if pid_namespace(proc / str(pid)) != seen.pid_namespace or _innermost(proc / str(pid)) != seen.pid:
+            continue
+        life = lib.rr_process_life(pid, seen.start_time)
+        if life != lib.RR_LIFE_ENDED:
+            seen.pid, seen.life = pid, life
+            return
+    visible = pid_namespace(proc / "self") == FIRST_NAMESPACE or any(
+        pid_namespace(each) == seen.pid_namespace for each in proc.iterdir() if each.name.isdigit()
+    )
+    seen.life = lib.RR_LIFE_ENDED if visible else lib.RR_LIFE_UNKNOWN
+
+
+def _innermost(process: Path) -> int | None:
+    """The process's pid in its own namespace."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^NSpid:.*\b(\d+)$", (process / "status").read_text(), re.MULTILINE)
+        return int(found[1]) if found else None
+    return None
 
 
 def _mappings(entry: Path, found: Segments) -> list[tuple[int, str, int]]:

@@ -119,7 +119,8 @@ def _look(pids: frozenset[int] | None, job: str | None) -> tuple[Report, bool]:
     users: dict[int, set[int]] = {}
     for place, seen in alike(found).items():
         comms.setdefault(seen.comm, {})[seen.rank] = seen
-        users.setdefault(seen.comm, set()).update(found.mapped_by[place] | {seen.pid})
+        own = {seen.pid} if seen.life != lib.RR_LIFE_UNKNOWN else set()
+        users.setdefault(seen.comm, set()).update(found.mapped_by[place] | own)
     groups: list[Group] = []
     unsettled = False
     for number, members in _jobs(comms, users).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -55,6 +56,40 @@ while True:
         group = stuck(launcher)
         assert group["verdict"]["kind"] == "stopped" and group["verdict"]["rank"] == 2, group
         assert group["ranks"][2]["life"] == "stopped"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace of its own needs root")
+def test_ranks_in_a_pid_namespace_of_their_own(tmp_path: Path) -> None:
+    """A page tells the pid that its owner has there: another process, or none, bears that number here."""
+    source = """
+if comm.rank == 1:
+    time.sleep(60)
+comm.all_reduce(np.ones(300_000), algorithm="ring")
+"""
+    by = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    with job(3, source, tmp_path, by=by) as (launcher, inner):
+        group = stuck(next(pid for pid in descendants(launcher) if innermost(pid) == inner[0]))
+        assert group["verdict"]["kind"] == "never_entered" and group["verdict"]["rank"] == 1, group
+        assert [each["life"] for each in group["ranks"]] == ["runs"] * 3, group
+        pids = [each["pid"] for each in group["ranks"]]
+        assert [innermost(pid) for pid in pids] == inner and set(pids) <= set(descendants(launcher)), group
+        os.kill(pids[2], signal.SIGSTOP)
+        os.kill(pids[0], signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGKILL)
+        time.sleep(0.3)
+        group = stuck(pids[0])
+        assert [each["life"] for each in group["ranks"]] == ["stopped", "ended", "stopped"], group
+
+
+def innermost(pid: int) -> int:
+    return int(re.findall(r"^NSpid:.*\b(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
+
+
+def descendants(pid: int) -> list[int]:
+    children = [
+        int(each) for task in Path(f"/proc/{pid}/task").iterdir() for each in (task / "children").read_text().split()
+    ]
+    return [*children, *(each for child in children for each in descendants(child))]
 
 
 def test_a_killed_rank_while_the_others_cannot_tell(tmp_path: Path) -> None:
