@@ -17,7 +17,8 @@
 #define SPINS_VAIN 8u	     /* in a row: the peers don't run while we spin */
 #define SPARED_SPINS 16u     /* then one wait of so many spins again */
 #define YIELDS 1000u         /* about 1 ms with a neighbour: a training step's jitter stays awake */
-#define YIELDS_A_CLOCK 32u
+#define YIELDS_A_CLOCK 32u   /* where they are short */
+#define YIELDS_A_CLOCK_GROWS 4u
 #define YIELD_NS_MIN 2000u   /* a shorter one has let nobody run: 0.5 to 1.5 us against 3 and more */
 #define VAIN_YIELDS 64u      /* then sleep: see yield_on() */
 #define EVENTS_MAX 16
@@ -76,6 +77,9 @@ void rr_wait_start(struct rr_wait *wait, struct rr_spin *spin, uint32_t yields, 
 	wait->awake = false;
 	wait->sleepy = false;
 	wait->looked_ns = 0;
+	wait->unclocked = 0;
+	wait->yields_a_clock = 1;
+	wait->clock_ns = 0;
 }
 
 void rr_wait_moved(struct rr_wait *wait, struct rr_page *page)
@@ -110,16 +114,37 @@ static bool yield_on(struct rr_wait *wait)
 	return wait->vain < wait->vain_max;
 }
 
-static bool time_to_look(struct rr_wait *wait)
+static bool is_time(struct rr_wait *wait, uint64_t now)
 {
-	uint64_t now = rr_now_ns();
-
 	if (wait->looked_ns == 0)
 		wait->looked_ns = now;
 	if (now - wait->looked_ns < LOOK_NS)
 		return false;
 	wait->looked_ns = now;
 	return true;
+}
+
+static bool time_to_look(struct rr_wait *wait)
+{
+	return is_time(wait, rr_now_ns());
+}
+
+/*
+ * The clock is read seldom while yields are short. With others in the queue one may take tens of milliseconds: then it is
+ * read after each, or a loaded machine would let seconds pass between two looks.
+ */
+static bool time_to_look_yielding(struct rr_wait *wait)
+{
+	uint64_t now, before = wait->clock_ns;
+
+	if (++wait->unclocked < wait->yields_a_clock)
+		return false;
+	now = rr_now_ns();
+	wait->yields_a_clock = before && now - before > LOOK_NS ? 1 : wait->yields_a_clock * YIELDS_A_CLOCK_GROWS;
+	wait->yields_a_clock = wait->yields_a_clock < YIELDS_A_CLOCK ? wait->yields_a_clock : YIELDS_A_CLOCK;
+	wait->unclocked = 0;
+	wait->clock_ns = now;
+	return is_time(wait, now);
 }
 
 /* Connections between nodes are the watch's; whoever put them into the epoll gave them 0. */
@@ -152,7 +177,7 @@ bool rr_wait_step(struct rr_wait *wait, struct rr_page *page)
 	if (wait->idle <= wait->pauses + wait->yields) {
 		if (!yield_on(wait))
 			wait->idle = wait->pauses + wait->yields;
-		return wait->idle % YIELDS_A_CLOCK == 0 && time_to_look(wait);
+		return time_to_look_yielding(wait);
 	}
 	if (wait->awake) {
 		nanosleep(&nap, NULL);

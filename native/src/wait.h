@@ -36,6 +36,8 @@ struct rr_wait {
 	bool sleepy;     /* the page says "sleeping": one more pass, then sleep */
 	uint32_t bell; /* before the last pass */
 	uint64_t looked_ns;
+	uint32_t unclocked, yields_a_clock; /* yields since the clock was read; after so many it is read again */
+	uint64_t clock_ns; /* when a yielding wait read it last; 0: not yet */
 };
 
 /* Pauses before the first yield: many if each rank has a CPU of its own, few if not. */

@@ -17,7 +17,8 @@ GRADES = ("right", "class", "wrong", "hang")  # from good to bad; class: right b
 class Judged:
     """grade: of the worst rank. seconds: of the slowest error after the fault. why: of all that is not right.
 
-    repeated: so many times before, the machine stood still.
+    starved: largest share of the time in which a rank wanted a processor and had none. repeated: so many times before,
+        the machine stood still, or let ranks starve where that hides the fault.
     """
 
     plan: Plan
@@ -28,6 +29,7 @@ class Judged:
     seconds: float | None = None
     run_s: float = 0.0
     output: str = ""
+    starved: float = 0.0
     repeated: int = 0
 
     @property
@@ -58,6 +60,7 @@ def judge(plan: Plan, ran: Ran, slack_s: float) -> Judged:
             _note(found, "hang" if ran.hung else "wrong", f"rank {rank} did not report")
             continue
         found.verdicts[rank] = words(said["ended"])
+        found.starved = max(found.starved, said["ended"].get("starved", 0.0))
         grade, why = grade_of(plan, fault, rank, said["ended"])
         if why:
             _note(found, grade, f"rank {rank}: {why}")

@@ -67,6 +67,11 @@ def in_dev_shm() -> list[str]:
     return sorted({line.split(maxsplit=5)[5] for line in lines if "/dev/shm/" in line})
 
 
+def processor_wanted_s() -> float:
+    """For so long this thread has waited for one."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
 class Job:
     """One rank's run."""
 
@@ -79,7 +84,7 @@ class Job:
         self.other = self.comm.dup() if plan.fault == "order" else None
         self.me = self.comm.rank
         self.dtype = np.dtype(plan.dtype)
-        self.entered = time.time()
+        self.entered, self.wanted_s = time.time(), processor_wanted_s()
         self.timeout_s = ASSEMBLE_S  # the first operations make the links
         for step in range(len(plan.calls)):
             self.regular(step)
@@ -102,7 +107,7 @@ class Job:
         n, extra = comm.size, step % 5
         total = sum(rank + 1 + extra for rank in range(n))
         timed: dict[str, Any] = {"timeout_s": self.timeout_s}
-        self.entered = time.time()
+        self.entered, self.wanted_s = time.time(), processor_wanted_s()
         if name == "all_reduce":
             x = comm.empty(count, self.dtype) if self.plan.registered and step < 4 else np.empty(count, self.dtype)
             x[:] = self.vector(count, step)
@@ -232,7 +237,9 @@ class Job:
                     time.sleep(PAUSE_S)
                 right = self.make_fault(step) if step == self.plan.step else self.regular(step)
             except rr.RdmaringError as error:
-                return {"step": step, **outcome_of(error), "entered": self.entered, "error_at": time.time()}
+                times = {"entered": self.entered, "error_at": time.time()}
+                starved = (processor_wanted_s() - self.wanted_s) / max(0.001, times["error_at"] - self.entered)
+                return {"step": step, **outcome_of(error), **times, "starved": round(starved, 3)}
             except MemoryError as error:
                 return {"step": step, "error": "MemoryError", "text": str(error), "error_at": time.time()}
             if not right:

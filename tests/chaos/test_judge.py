@@ -13,7 +13,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from chaos_runs import leaks
+from chaos_runs import command, leaks
 from chaos_runs.heart import Heart
 from chaos_runs.judge import judge
 from chaos_runs.plan import Plan
@@ -129,3 +129,16 @@ def test_a_process_that_is_left_is_found_and_ended() -> None:
         for process in (child, other):
             process.kill()
             process.wait()
+
+
+def test_a_slow_edge_among_starved_ranks_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/WHY.md: without a processor for each rank nothing is called slow. Any other fault has one try."""
+    starved = ran(ended(None, starved=0.5), ended(None, starved=0.1))
+    right = ended("slow")
+    right["ended"]["verdict"]["peer"] = 2
+    for fault, times in (("slow", 2), ("kill", 1)):
+        runs = iter([starved, ran(right, right)])
+        monkeypatch.setattr(command.worlds, "run", lambda _, runs=runs: next(runs))
+        found = command.one(plan(fault, transport="sim", ranks_per_node=1), 3, Heart())
+        assert found.repeated == times - 1, fault
+        assert found.grade == ("right" if fault == "slow" else "wrong"), found.why
