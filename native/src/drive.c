@@ -118,6 +118,8 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 		wait.awake = comm->engine.passes_under_way > 0;
 		if (!rr_wait_step(&wait, page))
 			continue;
+		if (comm->far)
+			rr_far_crowded(comm->far, wait.crowded);
 		rr_watch_look(comm);
 		if (rr_now_ns() >= until_ns)
 			break;

@@ -155,7 +155,12 @@ bool rr_far_pass_is_dear(const struct rr_far *far)
 
 uint32_t rr_far_passes(const struct rr_far *far)
 {
-	return far->pass_is_dear ? PASSES_DEAR : PASSES_CHEAP;
+	return far->pass_is_dear || far->crowded ? PASSES_DEAR : PASSES_CHEAP;
+}
+
+void rr_far_crowded(struct rr_far *far, bool crowded)
+{
+	far->crowded = crowded;
 }
 
 enum rr_edge_state rr_far_state(const struct rr_far *far, int32_t peer)

@@ -98,6 +98,8 @@ void rr_far_sleep_off(struct rr_far *far, int fd);
  * pass asks the kernel for sockets, since waking takes less than a network's trip; many where it reads memory.
  */
 uint32_t rr_far_passes(const struct rr_far *far);
+/* Whether others compute on this rank's processor: then it sleeps soon, and links are armed for that. */
+void rr_far_crowded(struct rr_far *far, bool crowded);
 /* Whether each pass asks the kernel. */
 bool rr_far_pass_is_dear(const struct rr_far *far);
 /* Where the peer is, and why it is no rank of this node. */

@@ -181,6 +181,7 @@ struct rr_far {
 	rr_far_sent_fn sent;
 	void *neighbour_user; /* of both */
 	bool pass_is_dear; /* an edge has data sockets */
+	bool crowded;
 	uint32_t attending; /* channels that want to be attended to */
 	uint64_t strangers;
 	bool out_of_files; /* the last socket could not be had */

@@ -19,6 +19,7 @@
 #define YIELDS 1000u         /* about 1 ms with a neighbour: a training step's jitter stays awake */
 #define YIELDS_A_CLOCK 32u   /* where they are short */
 #define YIELDS_A_CLOCK_GROWS 4u
+#define CROWDED_NS (4 * RR_NS_PER_MS) /* a yield that takes so long has let others have their whole turns: they don't wait for us */
 #define YIELD_NS_MIN 2000u   /* a shorter one has let nobody run: 0.5 to 1.5 us against 3 and more */
 #define VAIN_YIELDS 64u      /* then sleep: see yield_on() */
 #define EVENTS_MAX 16
@@ -80,6 +81,7 @@ void rr_wait_start(struct rr_wait *wait, struct rr_spin *spin, uint32_t yields, 
 	wait->unclocked = 0;
 	wait->yields_a_clock = 1;
 	wait->clock_ns = 0;
+	wait->crowded = false;
 }
 
 void rr_wait_moved(struct rr_wait *wait, struct rr_page *page)
@@ -140,6 +142,11 @@ static bool time_to_look_yielding(struct rr_wait *wait)
 	if (++wait->unclocked < wait->yields_a_clock)
 		return false;
 	now = rr_now_ns();
+	if (before) {
+		wait->crowded = now - before > (uint64_t)wait->unclocked * CROWDED_NS;
+		if (wait->crowded) /* who is woken runs before those that have been running, who yields after all of them */
+			wait->idle = wait->pauses + wait->yields;
+	}
 	wait->yields_a_clock = before && now - before > LOOK_NS ? 1 : wait->yields_a_clock * YIELDS_A_CLOCK_GROWS;
 	wait->yields_a_clock = wait->yields_a_clock < YIELDS_A_CLOCK ? wait->yields_a_clock : YIELDS_A_CLOCK;
 	wait->unclocked = 0;

@@ -33,6 +33,7 @@ struct rr_wait {
 	uint32_t vain_max; /* of them before sleep; UINT32_MAX: not counted */
 	int sleeper;     /* an epoll to sleep on, or -1: the page's bell */
 	bool awake;      /* a device works for us, and nobody wakes us when it has ended: no sleep */
+	bool crowded;    /* others that compute share the processor */
 	bool sleepy;     /* the page says "sleeping": one more pass, then sleep */
 	uint32_t bell; /* before the last pass */
 	uint64_t looked_ns;
