@@ -34,19 +34,20 @@ static int steps_to_a_look(struct rr_wait *wait, struct rr_page *page)
 int main(void)
 {
 	struct rr_page *page = aligned_alloc(RR_CACHE_LINE, sizeof(*page));
+	struct rr_spin spin = {0};
 	struct rr_wait wait;
 
 	assert(page);
 	memset(page, 0, sizeof(*page));
 	loaded = 1;
-	rr_wait_start(&wait, 0, 400, -1);
+	rr_wait_start(&wait, &spin, 400, -1);
 	for (int look = 0; look < 5; look++)
 		assert(steps_to_a_look(&wait, page) <= 6);
 	assert(steps_to_a_look(&wait, page) == 1); /* it has seen that each takes long, */
 	assert(wait.crowded && wait.sleepy);       /* and sleeps */
 	rr_wait_stop(&wait, page);
 	loaded = 0;
-	rr_wait_start(&wait, 0, 400, -1); /* short ones are not timed one by one */
+	rr_wait_start(&wait, &spin, 400, -1); /* short ones are not timed one by one */
 	for (int step = 0; step < 4; step++)
 		rr_wait_step(&wait, page);
 	assert(wait.yields_a_clock > 1 && !wait.crowded && !wait.sleepy);
