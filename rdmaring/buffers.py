@@ -49,7 +49,6 @@ LIST_BYTES_MAX = 4 << 20  # of a list that is remembered: in a larger one the ch
 LISTS_MAX = 8
 DLPACK_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 IMMUTABLE = frozenset(("jax", "jaxlib"))  # nobody may write what they share; DLPack before 1.0 cannot say so
-OVERLAP = "out overlaps the input in part; accepted are the same memory or none in common"
 REDOP_CODE: dict[str, int] = {"sum": 0, "prod": 1, "min": 2, "max": 3, "avg": 4}
 
 
@@ -386,21 +385,24 @@ def check_overlap(given: Vector, out: Vector, *, same_allowed: bool) -> None:
     Raises:
         ArgumentError: they overlap in part.
     """
+    if overlaps(given, out, same_allowed):
+        raise ArgumentError("out overlaps the input in part; accepted are the same memory or none in common")
+
+
+def overlaps(given: Vector, out: Vector, same_allowed: bool) -> bool:
+    """Whether any of their pieces do. same_allowed: and they are not the same ones."""
     if len(given.pieces) == len(out.pieces) == 1:
-        if overlap(given.address, given.nbytes, out.address, out.nbytes, same_allowed):
-            raise ArgumentError(OVERLAP)
-        return
+        return overlap(given.address, given.nbytes, out.address, out.nbytes, same_allowed)
     ours, theirs = given.table, out.table
     if same_allowed and np.array_equal(ours, theirs):
-        return
+        return False
     ours, theirs = ours[ours[:, 1] > 0], theirs[theirs[:, 1] > 0]
     theirs = theirs[np.argsort(theirs[:, 0])]
     ends = theirs[:, 0] + theirs[:, 1]  # ascending: pieces of an output are apart
     # The output's last piece that begins before the end of ours must end before ours begins.
     last = np.searchsorted(theirs[:, 0], ours[:, 0] + ours[:, 1], "left")
     touched = last > 0
-    if (ends[last[touched] - 1] > ours[touched, 0]).any():
-        raise ArgumentError(OVERLAP)
+    return bool((ends[last[touched] - 1] > ours[touched, 0]).any())
 
 
 def overlap(begin: int, nbytes: int, other: int, other_nbytes: int, same_allowed: bool) -> bool:
