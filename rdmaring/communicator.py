@@ -159,7 +159,7 @@ class Communicator(Collectives, Messages):
 
     def _gpu_link(self, link: Link, gpu: Attached) -> Link:
         """How vectors in GPU memory go over it."""
-        if link.transport == "verbs":  # the NIC's own answer
+        if link.transport == "verbs" and not gpu.carries:  # the NIC's own answer
             return link
         way, reason = gpu.link(self.rank, link.peer, near=link.peer_node == self.node)
         return replace(link, gpu=way, gpu_reason=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +17,7 @@ from rdmaring.cuda.inputs import stream_handle
 from rdmaring.cuda.memory import Allocation, bytes_at, staging
 from rdmaring.errors import ArgumentError
 from rdmaring.plan import NativePlan
+from rdmaring.topology import link_of
 from rdmaring.work import Work, timeout_ns
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 SLOT_BYTES = 512 << 10  # in GPU memory, where a copy's start costs as much as some hundred KiB
 SLOT_COUNT = 4
+EXECUTOR = "RDMARING_CUDA_BETWEEN_NODES"
+EXECUTORS = ("streams", "host")
 BEHIND_MAX = 256  # operations in flight that nobody waits for: as many launches a driver queues, and more
 
 
@@ -36,8 +40,11 @@ def use(comm: Runner, ordinal: int | None) -> None:
     found = comm._gpu
     if found is None:
         assert ordinal is not None
-        sizes = _sizes(comm) if comm.node_count == 1 and comm.size > 1 else None
-        comm._gpu = attach.join(comm._handle, comm.rank, ordinal, sizes, lambda mine: _gather(comm, mine))
+        sizes = _sizes(comm) if comm.size > 1 else None
+        between = _why_host(comm) if comm.node_count > 1 else ""
+        comm._gpu = attach.join(
+            comm._handle, comm.rank, comm._nodes, ordinal, sizes, between, lambda mine: _gather(comm, mine)
+        )
         comm._forget_plans()
         comm._lists.clear()
     elif ordinal is not None and ordinal != found.device.ordinal:
@@ -51,7 +58,23 @@ def use(comm: Runner, ordinal: int | None) -> None:
 def _sizes(comm: Runner) -> blocks.Geometry:
     settings = comm._settings
     slot_bytes = settings.slot_bytes or SLOT_BYTES
-    return blocks.geometry(comm.size, settings.channels or 1, settings.slot_count or SLOT_COUNT, slot_bytes)
+    neighbours = max(map(comm._nodes.count, comm._nodes))  # of the largest node: all ranks' slots are of one size
+    return blocks.geometry(neighbours, settings.channels or 1, settings.slot_count or SLOT_COUNT, slot_bytes)
+
+
+def _why_host(comm: Runner) -> str:
+    """Why the host runs what goes between nodes, by the progress executor; "": streams do.
+
+    Raises ArgumentError: RDMARING_CUDA_BETWEEN_NODES is none of EXECUTORS.
+    """
+    chosen = os.environ.get(EXECUTOR)
+    if chosen and chosen not in EXECUTORS:
+        raise ArgumentError(f"{EXECUTOR} is {chosen!r}; accepted are 'streams' and 'host'")
+    if chosen:
+        return "" if chosen == "streams" else f"{EXECUTOR}=host"
+    far = [peer for peer, node in enumerate(comm._nodes) if node != comm._nodes[comm.rank]]
+    verbs = any(link_of(comm._handle, comm.rank, peer).transport == "verbs" for peer in far)
+    return "over verbs NICs may reach GPU memory, which they do where the host takes part" if verbs else ""
 
 
 def _gather(comm: Runner, mine: bytes) -> list[bytes]:
@@ -92,7 +115,7 @@ def run(
     then = None
     on_host = any(vector is not None and vector.gpu is None and vector.count for vector in (given, out))
     captured = found.device.is_captured()
-    if captured and (on_host or not native.listed):
+    if captured and (on_host or not native.listed or found.carries):
         _refuse_capture(found, native, on_host=on_host)
     if on_host:
         sends_only = native.shape.collective == "broadcast" and native.shape.root == comm.rank
@@ -111,6 +134,8 @@ def _refuse_capture(found: attach.Attached, native: NativePlan, *, on_host: bool
         why = "an array is in host memory"
     elif found.lists is None:
         why = found.staged_reason
+    elif found.carries:
+        why = "between nodes it carries slices between streams and links, and of a graph's launch it knows nothing"
     else:
         why = "streams do not run it by themselves (docs/CUDA.md, Streams)"
     raise ArgumentError(

@@ -55,6 +55,7 @@ VARIABLES: dict[str, str] = {
     "RDMARING_SIMD": "lower the instruction set: scalar, x86-64-v3, x86-64-v4",
     "RDMARING_DEVICE": "number of the GPU that device='cuda' means; else the rank's number on its node",
     "RDMARING_CUDA_IPC": "0: never open another process's GPU memory; go through host memory",
+    "RDMARING_CUDA_BETWEEN_NODES": "streams or host: who runs operations on GPU memory that go between nodes",
     "RDMARING_CUDA_FLAGS": "device or host: where the flags lie that order streams of several processes",
     "RDMARING_PIN": "0: rdmaring run does not pin ranks to CPUs",
     "RDMARING_TRACE": "file for a trace of the whole program, as Perfetto opens it; see `rdmaring trace`",

@@ -25,8 +25,9 @@ class Link:
     failovers: how often a channel of it moved to another rail, since its own stayed dead; device, rail and rails are
     those that serve now, and moved says from where to where ("channel 0 from mlx5_0/1 to mlx5_1/1").
     gpu: how vectors in GPU memory travel, "" where there are none: "cuda_ipc" (from one GPU into the other's
-    memory), "gpudirect" (the NIC reads and writes this rank's GPU memory: verbs) or "staged" (through pinned host
-    memory); gpu_reason: by which registration, or why each was refused. Each end of an edge is as it is by itself.
+    memory), "carried" (streams fill and empty slots in pinned host memory, the host moves these over the link),
+    "gpudirect" (the NIC reads and writes this rank's GPU memory: verbs) or "staged" (the host runs all, through pinned
+    host memory); gpu_reason: by which registration, or why each was refused. Each end of an edge is as it is by itself.
     """
 
     rank: int

@@ -170,6 +170,12 @@ typedef struct rr_lists_spec {
 	void *own_flags;            /* likewise, but set by rr_lists_open() */
 	uint32_t copied_flags;      /* as of rr_cuda_list_spec */
 	uint32_t reserved;
+	/*
+	 * [world] A rank's place among those of the block, whose number is then that of the ranks which share memory; -1: it is on another
+	 * node, and the communicator's driver carries slices between pinned slots and the link to it. blocks and flags are by rank in
+	 * either case. NULL: all share memory.
+	 */
+	const int32_t *places;
 } rr_lists_spec;
 
 /* Streams (CUstream; NULL: the legacy default stream) of the caller. */
@@ -188,6 +194,7 @@ typedef struct rr_lists_facts {
 	uint64_t streams;
 	uint64_t events;
 	uint64_t scratch_bytes; /* of GPU memory */
+	uint64_t pinned_bytes;  /* of host memory: slots of edges that are carried */
 } rr_lists_facts;
 
 /*

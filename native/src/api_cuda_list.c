@@ -117,8 +117,9 @@ rr_status rr_cuda_list_create(const rr_cuda_list_spec *spec, rr_cuda_list **out)
 	list->block = *spec->block;
 	list->own_block = spec->blocks[spec->rank];
 	list->own_flags = spec->own_flags;
-	status = rr_cuda_listed_make(spec->rank, spec->world, spec->plan, spec->block, spec->blocks, spec->flags, spec->kernel,
-				     &list->listed);
+	const struct rr_cuda_room room = {.rank = spec->rank, .world = spec->world, .block = spec->block, .blocks = spec->blocks,
+					  .flags = spec->flags};
+	status = rr_cuda_listed_make(&room, spec->plan, spec->kernel, &list->listed);
 	if (status == RR_OK)
 		status = open_device(list, spec);
 	if (status < 0)

@@ -94,7 +94,6 @@ _Static_assert(offsetof(union rr_cuda_mem_op, word.flags) == 24, "as in cuda.h")
 	      unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void *stream, void **parameters,  \
 	      void **extra))                                                                                           \
 	CALL(cuMemcpyAsync, 4000, 1, (rr_cuda_ptr to, rr_cuda_ptr from, size_t bytes, void *stream))                   \
-	CALL(cuMemcpyDtoDAsync, 3020, 1, (rr_cuda_ptr to, rr_cuda_ptr from, size_t bytes, void *stream))               \
 	CALL(cuMemsetD32Async, 3020, 1, (rr_cuda_ptr to, unsigned int value, size_t count, void *stream))              \
 	CALL(cuMemAlloc, 3020, 1, (rr_cuda_ptr *out, size_t bytes))                                                    \
 	CALL(cuMemFree, 3020, 1, (rr_cuda_ptr address))                                                                \

@@ -22,46 +22,84 @@ static rr_status check_passes(const struct rr_plan *plan, const void *kernel)
 	return RR_OK;
 }
 
-static rr_status map_links(struct rr_cuda_listed *listed, int32_t rank, const rr_cuda_block *block, const uint64_t *blocks,
-			   const uint64_t *flags)
+static int32_t place_of(const struct rr_cuda_room *room, int32_t rank)
 {
-	const struct rr_schedule *rows = listed->plan->rows;
+	return room->places ? room->places[rank] : rank;
+}
 
-	listed->out = calloc(rows->link_count, sizeof(*listed->out));
-	listed->in = calloc(rows->link_count, sizeof(*listed->in));
-	if (!listed->out || !listed->in)
-		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %u links", rows->link_count);
-	for (uint32_t i = 0; i < listed->plan->link_total; i++) {
-		uint32_t link = listed->plan->links[i], peer = link % rows->world;
-		if (!blocks[peer])
-			return rr_fail(RR_ERR_ARGUMENT, "blocks[%u] is 0: the schedule has a link to that rank", peer);
-		rr_cuda_ipc_edge(block, rank, (int32_t)peer, link / rows->world, rr_cuda_ipc_end_of(blocks, flags, rank),
-				 rr_cuda_ipc_end_of(blocks, flags, (int32_t)peer), &listed->out[link], &listed->in[link]);
-	}
+static rr_status map_shared(struct rr_cuda_listed *listed, const struct rr_cuda_room *room, uint32_t link, int32_t peer)
+{
+	if (!room->blocks[peer])
+		return rr_fail(RR_ERR_ARGUMENT, "blocks[%d] is 0: the schedule has a link to that rank", peer);
+	rr_cuda_ipc_edge(room->block, place_of(room, room->rank), place_of(room, peer), link / listed->plan->rows->world,
+			 rr_cuda_ipc_end_of(room->blocks, room->flags, room->rank),
+			 rr_cuda_ipc_end_of(room->blocks, room->flags, peer), &listed->out[link], &listed->in[link]);
 	return RR_OK;
 }
 
-rr_status rr_cuda_listed_make(int32_t rank, int32_t world, const rr_plan_spec *spec, const rr_cuda_block *block,
-			      const uint64_t *blocks, const uint64_t *flags, void *kernel, struct rr_cuda_listed **out)
+/* host: [2 * link_count] out's, then in's, of those that are carried. */
+static rr_status map_links(struct rr_cuda_listed *listed, const struct rr_cuda_room *room, struct rr_enqueued_link *host)
 {
-	uint32_t *channels = calloc(block->world, sizeof(*channels));
+	const struct rr_schedule *rows = listed->plan->rows;
+	rr_status status = RR_OK;
+
+	for (uint32_t i = 0; i < listed->plan->link_total && status == RR_OK; i++) {
+		uint32_t link = listed->plan->links[i];
+		int32_t peer = (int32_t)(link % rows->world);
+		struct rr_cuda_carried_edge edge;
+		if (place_of(room, peer) >= 0) {
+			status = map_shared(listed, room, link, peer);
+			continue;
+		}
+		status = rr_cuda_carried_edge(room->carried, peer, link / rows->world, &edge);
+		if (status < 0)
+			break;
+		listed->out[link] = edge.out;
+		listed->in[link] = edge.in;
+		host[link] = edge.host_out;
+		host[rows->link_count + link] = edge.host_in;
+	}
+	return status;
+}
+
+static rr_status join_links(struct rr_cuda_listed *listed, const struct rr_cuda_room *room)
+{
+	uint32_t count = listed->plan->rows->link_count;
+	struct rr_enqueued_link *host = calloc(2 * (size_t)count, sizeof(*host));
+	rr_status status;
+
+	listed->out = calloc(count, sizeof(*listed->out));
+	listed->in = calloc(count, sizeof(*listed->in));
+	if (listed->out && listed->in && host)
+		status = map_links(listed, room, host);
+	else
+		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for %u links", count);
+	if (status == RR_OK)
+		status = rr_carrier_make(listed->enqueue, host, host + count, &listed->carrier);
+	free(host);
+	return status;
+}
+
+rr_status rr_cuda_listed_make(const struct rr_cuda_room *room, const rr_plan_spec *spec, void *kernel, struct rr_cuda_listed **out)
+{
+	uint32_t *channels = calloc((size_t)room->world, sizeof(*channels));
 	struct rr_cuda_listed *listed = calloc(1, sizeof(*listed));
 	rr_status status = RR_OK;
 
 	if (!channels || !listed) {
-		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for a list of %u ranks", block->world);
+		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for a list of %d ranks", room->world);
 		goto free_channels;
 	}
-	for (uint32_t r = 0; r < block->world; r++)
-		channels[r] = block->channels;
+	for (int32_t r = 0; r < room->world; r++)
+		channels[r] = room->block->channels;
 	listed->kernel = kernel;
-	status = rr_plan_make(rank, world, block->slot_bytes, channels, spec, &listed->plan);
+	status = rr_plan_make(room->rank, room->world, room->block->slot_bytes, channels, spec, &listed->plan);
 	if (status == RR_OK)
-		status = rr_enqueue_make(listed->plan, block->channels, &listed->enqueue);
+		status = rr_enqueue_make(listed->plan, room->block->channels, &listed->enqueue);
 	if (status == RR_OK)
 		status = check_passes(listed->plan, kernel);
 	if (status == RR_OK)
-		status = map_links(listed, rank, block, blocks, flags);
+		status = join_links(listed, room);
 	if (status == RR_OK)
 		*out = listed;
 
@@ -76,6 +114,7 @@ void rr_cuda_listed_free(struct rr_cuda_listed *listed)
 {
 	if (!listed)
 		return;
+	rr_carrier_free(listed->carrier);
 	rr_enqueue_free(listed->enqueue);
 	if (listed->plan)
 		rr_plan_unmake(listed->plan);
@@ -96,7 +135,7 @@ static uint64_t row_bytes(const struct rr_plan *plan, const struct rr_row *row, 
 	return wide ? 2 * bytes : bytes;
 }
 
-void rr_cuda_listed_bytes(const struct rr_cuda_listed *listed, uint64_t *sent, uint64_t *received)
+void rr_cuda_listed_bytes(const struct rr_cuda_listed *listed, const struct rr_cuda_room *room, uint64_t *sent, uint64_t *received)
 {
 	const struct rr_schedule *rows = listed->plan->rows;
 
@@ -107,6 +146,12 @@ void rr_cuda_listed_bytes(const struct rr_cuda_listed *listed, uint64_t *sent, u
 		for (int32_t i = row->receive_begin; i < row->receive_end; i++)
 			received[rows->receives[i].link % rows->world] +=
 				row_bytes(listed->plan, row, row->flags & RR_ROW_TAKES_WIDE);
+	}
+	for (int32_t r = 0; r < room->world; r++) {
+		if (place_of(room, r) >= 0)
+			continue;
+		sent[r] = 0; /* links count what they carry */
+		received[r] = 0;
 	}
 }
 

@@ -9,7 +9,6 @@
  *   ended   the streams store tickets
  *   busy    of each captured list: 1 while it runs
  */
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,9 +41,10 @@ struct scratch {
 struct cuda_lists {
 	struct rr_lists lists;
 	struct rr_cuda_device *device;
-	int32_t rank, world;
+	struct rr_cuda_room room;
 	rr_cuda_block block;
 	uint64_t *blocks, *flags;    /* [world] */
+	int32_t *places;             /* [world] */
 	_Atomic uint32_t *own_flags; /* NULL: in GPU memory */
 	struct rr_cuda_streams streams;
 	void *entered, *ended, *joined; /* events: of the caller's stream; of the last list; of a captured one */
@@ -146,9 +146,8 @@ static void *kernel_of(struct cuda_lists *this, const rr_plan_spec *spec)
 /* The context is current. */
 static rr_status fill_list(struct cuda_lists *this, const rr_plan_spec *spec, struct cuda_list *list)
 {
-	size_t world = (size_t)this->world;
-	rr_status status = rr_cuda_listed_make(this->rank, this->world, spec, &this->block, this->blocks, this->flags,
-					       kernel_of(this, spec), &list->list);
+	size_t world = (size_t)this->room.world;
+	rr_status status = rr_cuda_listed_make(&this->room, spec, kernel_of(this, spec), &list->list);
 
 	if (status < 0)
 		return status;
@@ -156,7 +155,8 @@ static rr_status fill_list(struct cuda_lists *this, const rr_plan_spec *spec, st
 	list->listed.received_bytes = calloc(world, sizeof(uint64_t));
 	if (!list->listed.sent_bytes || !list->listed.received_bytes)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for figures of %zu ranks", world);
-	rr_cuda_listed_bytes(list->list, list->listed.sent_bytes, list->listed.received_bytes);
+	list->listed.carrier = list->list->carrier;
+	rr_cuda_listed_bytes(list->list, &this->room, list->listed.sent_bytes, list->listed.received_bytes);
 	status = rr_cuda_streams_need(&this->streams, rr_enqueue_event_count(list->list->enqueue));
 	return status == RR_OK ? need_scratch(this, list->list->plan->scratch_bytes) : status;
 }
@@ -236,6 +236,8 @@ static rr_status emit(struct cuda_lists *this, struct cuda_list *list, struct rr
 	if (status < 0)
 		return status;
 	*out = (struct rr_emission){.captured = capturing != RR_CUDA_CAPTURE_NONE};
+	if (out->captured && list->listed.carrier)
+		return rr_fail(RR_ERR_ARGUMENT, "an operation between nodes cannot be captured: of a graph's launch the host knows nothing, and carries nothing");
 	if (out->captured && !streams->after_count)
 		return rr_fail(RR_ERR_ARGUMENT, "a captured operation must name the captured stream among those behind it");
 	status = begin(this, streams, out, busy);
@@ -335,19 +337,20 @@ static rr_cuda_result release_by_stream(const struct cuda_lists *this, uint64_t 
 	const struct rr_cuda *cuda = cuda_of(this);
 	rr_cuda_result result = cuda->cuStreamQuery(this->releaser);
 
-	return result == RR_CUDA_SUCCESS ? cuda->cuMemsetD32Async(this->blocks[this->rank], 1, flags, this->releaser) : result;
+	return result == RR_CUDA_SUCCESS ? cuda->cuMemsetD32Async(this->blocks[this->room.rank], 1, flags, this->releaser) : result;
 }
 
-/* All flags of the own block = 1: each wait resets one, and the next comes after it. The context is current. */
+/* All own flags = 1: each wait resets one, and the next comes after it. The context is current. */
 static void release_waits(struct cuda_lists *this)
 {
 	uint64_t flags = 2 * rr_cuda_ipc_flag_count(&this->block);
 	rr_cuda_result result;
 
+	rr_cuda_carried_release(this->room.carried);
 	if (this->own_flags)
 		rr_cuda_ipc_store_flags(&this->block, this->own_flags, 1, 1);
-	/* Whether the GPU has failed is asked in either case: then its streams store no tickets any more. */
-	result = this->own_flags ? cuda_of(this)->cuEventQuery(this->ended) : release_by_stream(this, flags);
+	/* Whether the GPU has failed is asked in any case: then its streams store no tickets any more. */
+	result = this->releaser ? release_by_stream(this, flags) : cuda_of(this)->cuEventQuery(this->ended);
 	this->broken = this->broken || (result != RR_CUDA_SUCCESS && result != RR_CUDA_ERROR_NOT_READY);
 	nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
@@ -424,6 +427,7 @@ static void destroy(struct cuda_lists *this)
 	if (this->streams.one)
 		(void)cuda->cuMemFree(this->streams.one);
 	rr_cuda_streams_close(&this->streams);
+	rr_cuda_carried_close(this->room.carried);
 	while (this->scratch) {
 		struct scratch *smaller = this->scratch->smaller;
 		(void)cuda->cuMemFree(this->scratch->address);
@@ -450,7 +454,7 @@ static rr_status open_streams(struct cuda_lists *this, const rr_lists_spec *spec
 
 	for (int i = 0; i < 3 && status == RR_OK; i++)
 		status = RR_CUDA(cuda, cuEventCreate, events[i], RR_CUDA_EVENT_DISABLE_TIMING);
-	if (status == RR_OK && !this->own_flags)
+	if (status == RR_OK && !this->own_flags && this->blocks[this->room.rank]) /* 0: it shares none */
 		status = RR_CUDA(cuda, cuStreamCreate, &this->releaser, RR_CUDA_STREAM_NON_BLOCKING);
 	if (status == RR_OK && spec->copied_flags) {
 		status = RR_CUDA(cuda, cuMemAlloc, &this->streams.one, sizeof(uint32_t));
@@ -464,6 +468,8 @@ static rr_status open_streams(struct cuda_lists *this, const rr_lists_spec *spec
 		status = rr_cuda_page_take(cuda, this->device->context, &this->page);
 	if (status == RR_OK)
 		this->first_ticket = this->page->ticket;
+	if (status == RR_OK)
+		status = rr_cuda_carried_open(cuda, this->block.slot_bytes, this->block.slot_count, &this->room.carried);
 	return status;
 }
 
@@ -475,8 +481,11 @@ static rr_status check_spec(const rr_lists_spec *spec)
 		return status;
 	if (!spec->device || spec->device->ops->kind != RR_DEVICE_CUDA)
 		return rr_fail(RR_ERR_ARGUMENT, "device is none of rr_device_open_cuda()");
-	if (spec->world < 1 || (uint32_t)spec->world != spec->block->world || spec->rank < 0 || spec->rank >= spec->world)
+	if (spec->world < 1 || (!spec->places && (uint32_t)spec->world != spec->block->world) || spec->rank < 0 || spec->rank >= spec->world)
 		return rr_fail(RR_ERR_ARGUMENT, "rank %d of %d ranks, with blocks for %u", spec->rank, spec->world, spec->block->world);
+	for (int32_t r = 0; spec->places && r < spec->world; r++)
+		if (spec->places[r] < -1 || spec->places[r] >= (int32_t)spec->block->world)
+			return rr_fail(RR_ERR_ARGUMENT, "places[%d] is %d: accepted are -1 to %u", r, spec->places[r], spec->block->world - 1);
 	if (!((struct rr_cuda_device *)spec->device)->cuda->cuStreamWaitValue32)
 		return rr_fail(RR_ERR_UNSUPPORTED, "this driver has no memory operations on streams (cuStreamWaitValue32)");
 	return rr_cuda_ipc_check_flags(spec->flags, spec->own_flags, spec->rank);
@@ -489,15 +498,28 @@ static rr_status take_places(struct cuda_lists *this, const rr_lists_spec *spec)
 
 	this->blocks = malloc(bytes);
 	this->flags = calloc(1, bytes);
-	if (!this->blocks || !this->flags)
+	this->places = malloc((size_t)spec->world * sizeof(int32_t));
+	if (!this->blocks || !this->flags || !this->places)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for %d blocks", spec->world);
 	memcpy(this->blocks, spec->blocks, bytes);
 	if (spec->flags)
 		memcpy(this->flags, spec->flags, bytes);
+	for (int32_t r = 0; r < spec->world; r++)
+		this->places[r] = spec->places ? spec->places[r] : r;
 	this->own_flags = spec->own_flags;
+	this->room = (struct rr_cuda_room){.rank = spec->rank, .world = spec->world, .block = &this->block, .blocks = this->blocks,
+					   .flags = this->flags, .places = this->places};
 	if (this->own_flags)
 		rr_cuda_ipc_store_flags(spec->block, this->own_flags, 0, 1); /* ranks meet before a list begins */
 	return RR_OK;
+}
+
+static void free_places(struct cuda_lists *this)
+{
+	free(this->blocks);
+	free(this->flags);
+	free(this->places);
+	free(this);
 }
 
 rr_status rr_lists_open(const rr_lists_spec *spec, rr_lists **out)
@@ -512,8 +534,6 @@ rr_status rr_lists_open(const rr_lists_spec *spec, rr_lists **out)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for lists");
 	this->lists.ops = &cuda_ops;
 	this->device = (struct rr_cuda_device *)spec->device;
-	this->rank = spec->rank;
-	this->world = spec->world;
 	this->block = *spec->block;
 	status = take_places(this, spec);
 	if (status == RR_OK)
@@ -531,9 +551,7 @@ rr_status rr_lists_open(const rr_lists_spec *spec, rr_lists **out)
 	return RR_OK;
 
 free_places:
-	free(this->blocks);
-	free(this->flags);
-	free(this);
+	free_places(this);
 	return status;
 }
 
@@ -558,9 +576,7 @@ rr_status rr_lists_close(rr_lists *lists)
 	else
 		rr_cuda_page_give(this->page);
 	rr_device_put(&this->device->device);
-	free(this->blocks);
-	free(this->flags);
-	free(this);
+	free_places(this);
 	return RR_OK;
 }
 
@@ -577,5 +593,6 @@ rr_status rr_lists_facts_of(const rr_lists *lists, rr_lists_facts *out)
 	out->ended = out->emitted - left;
 	for (const struct scratch *each = this->scratch; each; each = each->smaller)
 		out->scratch_bytes += each->bytes;
+	out->pinned_bytes = rr_cuda_carried_bytes(this->room.carried);
 	return RR_OK;
 }

@@ -55,7 +55,7 @@ static rr_status cuda_copy(struct rr_stream_device *device, uint32_t stream, voi
 	struct rr_cuda_streams *this = self(device);
 
 	this->calls++;
-	return RR_CUDA(this->cuda, cuMemcpyDtoDAsync, address_of(to), address_of(from), bytes, this->streams[stream]);
+	return RR_CUDA(this->cuda, cuMemcpyAsync, address_of(to), address_of(from), bytes, this->streams[stream]);
 }
 
 static rr_status cuda_combine(struct rr_stream_device *device, uint32_t stream, rr_combine_fn pass,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_carry.h"
 #include "order.h"
 #include "status.h"
 
@@ -238,19 +239,26 @@ static rr_status run_rows(struct rr_engine *engine, bool *moved)
 	return engine->retired == engine->instances ? RR_OK : RR_AGAIN;
 }
 
-/* Streams run the rows: all ranks are in this operation now. */
+/* Streams run the rows: all ranks are in this operation now. What streams do not reach is carried here. */
 static rr_status run_list(struct rr_engine *engine, bool *moved)
 {
-	rr_status status;
+	struct rr_carrier *carrier = engine->plan->listed->carrier;
+	rr_status status = RR_OK, carried = RR_OK;
 
 	if (engine->emission.captured) /* its graph's launches run it */
 		return RR_OK;
 	if (!engine->passes_under_way) {
+		if (carrier)
+			rr_carrier_start(carrier, engine);
 		engine->lists->ops->go(engine->lists, &engine->emission);
 		engine->passes_under_way = 1;
 		*moved = true;
 	}
-	status = engine->lists->ops->ended(engine->lists, &engine->emission);
+	if (carrier)
+		carried = rr_carrier_progress(carrier, engine, moved);
+	if (carried >= 0)
+		status = engine->lists->ops->ended(engine->lists, &engine->emission);
+	status = carried == RR_OK || status < 0 ? status : carried; /* the list's end may come before its last slice has left */
 	if (status != RR_AGAIN)
 		engine->passes_under_way = 0;
 	return status;

@@ -169,7 +169,7 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 	rr_keep_take(comm, work);
 	if (plan->device) {
 		memset(places, 0, sizeof(places));
-		status = plan->rdma ? find_device_places(comm, work, places) : RR_OK;
+		status = plan->rdma && !plan->listed ? find_device_places(comm, work, places) : RR_OK; /* of a list NICs see slots alone */
 		if (status != RR_OK)
 			return status;
 		buffers[RR_SCRATCH] = (struct rr_buffer){.zero = comm->device_scratch};
@@ -183,7 +183,7 @@ static rr_status start(struct rr_comm *comm, struct rr_work *work)
 	comm->engine.lists = comm->lists;
 	comm->engine.emission = work->emission;
 	status = rr_engine_start(&comm->engine, plan, work->op, buffers, places);
-	if (status == RR_OK && plan->device && plan->rdma)
+	if (status == RR_OK && plan->device && plan->rdma && !plan->listed)
 		status = rr_engine_behind_device(&comm->engine);
 	if (status != RR_OK)
 		return status;

@@ -346,8 +346,12 @@ static rr_status put_on_device(struct rr_plan *plan, struct rr_comm *comm, const
 	plan->descriptor.device = (uint8_t)comm->device->ops->kind;
 	if (spec->on_streams && !comm->lists)
 		return rr_fail(RR_ERR_ARGUMENT, "on_streams: this communicator has no lists; rr_comm_use_lists() gives it some");
-	if (spec->on_streams)
-		status = comm->lists->ops->make(comm->lists, spec, &plan->listed);
+	if (spec->on_streams) {
+		rr_plan_spec listed = *spec;
+		if (comm->far)
+			listed.slice_bytes = plan->slice_bytes; /* what links to other nodes take */
+		status = comm->lists->ops->make(comm->lists, &listed, &plan->listed);
+	}
 	plan->descriptor.listed = plan->listed ? 1 : 0;
 	plan->descriptor.hash = rr_descriptor_hash(&plan->descriptor);
 	return status;

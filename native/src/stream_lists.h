@@ -19,6 +19,7 @@
 #include "rdmaring_lists.h"
 
 struct rr_buffer;
+struct rr_carrier;
 
 /* One call of a list. Tickets count from 1 in the order of emission. */
 struct rr_emission {
@@ -48,7 +49,8 @@ struct rr_lists {
 /* A plan's list. It may outlive the lists of its communicator. */
 struct rr_listed {
 	void (*free)(struct rr_listed *listed);
-	uint64_t *sent_bytes, *received_bytes; /* [world] of one call */
+	uint64_t *sent_bytes, *received_bytes; /* [world] of one call, past the engine's links */
+	struct rr_carrier *carrier; /* of what goes over the engine's links; NULL: nothing does */
 };
 
 #endif

@@ -20,9 +20,10 @@ from rdmaring.cuda.ipc import pid_namespace, start_time
 from rdmaring.cuda.lists import Lists, is_proven, meet, suits
 from rdmaring.cuda.memory import Allocation, Capability, device_capability
 from rdmaring.errors import CudaError, RdmaringError
-from rdmaring.schedule import Schedule
+from rdmaring.schedule import SHAPED, Schedule
 
 RECORD_BYTES = 1021  # what a rank tells, once; running.told() knows this size
+BETWEEN = "between nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,15 @@ class Record:
     ipc: bool = False
     reason: str = ""
     error: str = ""
-    sizes: str = ""  # of its block: world, channels, slots of a link, bytes of a slot
+    sizes: str = ""  # of its block: ranks of a node, channels, slots of a link, bytes of a slot
     block: str = ""  # what the others open it by
+    between: str = ""  # why the host runs what goes between nodes; "": streams may
 
     def pack(self) -> bytes:
         """RECORD_BYTES; the texts are cut where they are too long."""
         facts = asdict(self)
         while len(text := json.dumps(facts).encode()) > RECORD_BYTES:
-            longest = max(("name", "reason", "error"), key=lambda key: len(facts[key]))
+            longest = max(("name", "reason", "error", "between"), key=lambda key: len(facts[key]))
             facts[longest] = facts[longest][: len(facts[longest]) * 3 // 4]
         return text.ljust(RECORD_BYTES)
 
@@ -58,16 +60,19 @@ class Record:
         return cls(**facts)
 
 
-def own_record(native: NativeDevice, sizes: Geometry | None) -> tuple[Record, Block | None]:
-    """Of this process, and its block. sizes: of the block; None: none is of use. Raises CudaError, ArgumentError."""
+def own_record(native: NativeDevice, sizes: Geometry | None, alone: bool, between: str) -> tuple[Record, Block | None]:
+    """Of this process, and its block. Raises CudaError, ArgumentError.
+
+    sizes: of the block; None: this rank is the only one. alone: on its node: nobody opens a block of its.
+    """
     where, block = native.device, None
     able = device_capability(where)
-    told = {"sizes": "", "block": ""}
-    if able.ipc and sizes is not None:
+    told = {"sizes": str(sizes) if alone and sizes is not None else "", "block": "", "between": between}
+    if able.ipc and sizes is not None and not alone and not between:
         flags_place = choose_flags_place(sizes.channels)
         try:
             block = Block(where, sizes, flags_place, native.table)
-            told = {"sizes": str(sizes), "block": block.told()}
+            told |= {"sizes": str(sizes), "block": block.told()}
         except RdmaringError as error:
             able = Capability(False, f"its block of GPU memory: {error}")
     record = Record(
@@ -76,13 +81,17 @@ def own_record(native: NativeDevice, sizes: Geometry | None) -> tuple[Record, Bl
     return record, block
 
 
-def why_staged(records: Sequence[Record]) -> str:
-    """Why the ranks, all of one node, cannot share GPU memory; "" if they may. All of them find the same."""
+def why_staged(records: Sequence[Record], nodes: Sequence[int]) -> str:
+    """Why the host runs all operations; "" if streams may. All ranks find the same. nodes: of each rank."""
     for number, record in enumerate(records):
-        if not record.ipc:
+        if record.between:
+            return f"{BETWEEN}: through pinned host memory, as rank {number} says: {record.between}"
+        first = nodes.index(nodes[number])
+        alone = nodes.count(nodes[number]) == 1
+        if not record.ipc and not alone:
             return f"rank {number}: {record.reason}"
-        if not record.namespace or record.namespace != records[0].namespace:
-            return f"ranks 0 and {number} are in different PID namespaces, between which IPC handles do not pass"
+        if not alone and (not record.namespace or record.namespace != records[first].namespace):
+            return f"ranks {first} and {number} are in different PID namespaces, between which IPC handles do not pass"
         if record.sizes != records[0].sizes:
             return f"ranks 0 and {number} have slots of other sizes: {records[0].sizes}; {record.sizes}"
     return ""
@@ -179,6 +188,7 @@ class Attached:
         self.native = native
         self.ranks = tuple(ranks)
         self.lists = lists
+        self.carries = lists is not None and lists.carries
         self.staged_reason = staged_reason
         self._scratch: dict[int, Allocation] = {}
         self.behind: deque[Any] = deque()  # works that streams are ordered behind and nobody waits for: gpu.py
@@ -198,11 +208,13 @@ class Attached:
     def runs_lists(self, schedule: Schedule, *, built_in: bool, paired: bool) -> bool:
         """Whether streams run an operation by themselves; the same on all ranks. Otherwise the host stages it.
 
-        paired: counts by pair, which no rank knows all of. built_in: the order of its slices has been proven.
+        paired: counts by pair, which no rank knows all of. built_in: the order of its slices has been proven, but for
+            what follows nodes of different sizes.
         """
         if self.lists is None or paired or schedule.world < 2:
             return False
-        return suits(schedule) and (built_in or is_proven(schedule))
+        known = built_in and (self.lists.even or schedule.algorithm not in SHAPED)
+        return suits(schedule) and (known or is_proven(schedule, self.lists.sizes.channels))
 
     def close(self) -> None:
         """Behind the communicator's end: nobody uses the memory any more."""
@@ -212,10 +224,10 @@ class Attached:
 
     def link(self, rank: int, peer: int, *, near: bool) -> tuple[str, str]:
         """How GPU vectors go between the two, and why not better."""
-        if not near:
-            return "staged", "between nodes: through pinned host memory"
         if self.lists is None:
             return "staged", self.staged_reason
+        if not near:
+            return "carried", f"{BETWEEN}: between streams and the link, by way of slots in pinned host memory"
         facts = ["on one GPU"] if self.ranks[rank].uuid == self.ranks[peer].uuid else []
         away = [str(each) for each in sorted((rank, peer)) if told_flags_place(self.ranks[each].block) == "host"]
         if away:
@@ -224,11 +236,18 @@ class Attached:
 
 
 def join(
-    comm: Any, rank: int, ordinal: int, sizes: Geometry | None, gather: Callable[[bytes], list[bytes]]
+    comm: Any,
+    rank: int,
+    nodes: Sequence[int],
+    ordinal: int,
+    sizes: Geometry | None,
+    between: str,
+    gather: Callable[[bytes], list[bytes]],
 ) -> Attached:
     """Collective: every rank tells of its GPU. comm: C's. ``gather`` collects RECORD_BYTES of every rank.
 
-    sizes: of the blocks by which ranks share GPU memory; None: they are not all on one node.
+    nodes: of each rank. sizes: of the blocks by which ranks of a node share GPU memory; None: there is one rank.
+    between: why this rank lets the host run what goes between nodes; "": it does not, or there is one node.
 
     Raises:
         CudaError: on some rank the GPU cannot be used; all ranks raise.
@@ -236,12 +255,12 @@ def join(
     native, failure, block = None, None, None
     try:
         native = native_device(device(ordinal))
-        record, block = own_record(native, sizes)
+        record, block = own_record(native, sizes, nodes.count(nodes[rank]) == 1, between)
     except RdmaringError as error:  # the others wait for our record
         failure, record = error, Record(ordinal, error=str(error))
     ranks = [Record.unpack(raw) for raw in gather(record.pack())]
     lost = next((number for number, each in enumerate(ranks) if each.error), None)
-    reason = "between nodes: through pinned host memory" if sizes is None else why_staged(ranks)
+    reason = "this rank is alone" if sizes is None else why_staged(ranks, nodes)
     if block is not None and (lost is not None or reason):
         block.free()  # no other rank opens it: all find the same
     if failure is not None:
@@ -255,8 +274,9 @@ def join(
     check(lib.rr_comm_use_device(comm, native.handle))
     lists = None
     if not reason:
-        assert block is not None
-        lists, reason = meet(native, rank, block, [each.block for each in ranks], gather, RECORD_BYTES)
+        assert sizes is not None
+        told = [each.block for each in ranks]
+        lists, reason = meet(native, rank, nodes, sizes, block, told, gather, RECORD_BYTES)
     if lists is not None:
         check(lib.rr_comm_use_lists(comm, lists.handle))
     return Attached(native, ranks, lists, reason)

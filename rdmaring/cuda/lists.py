@@ -1,4 +1,8 @@
-"""A communicator's lists: operations on GPU memory that streams run by themselves, inside a node."""
+"""A communicator's lists: operations on GPU memory that streams run by themselves.
+
+Ranks of a node share blocks of GPU memory. What goes to another node the communicator's driver carries between slots
+in pinned memory and the link.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdmaring._native import check, ffi, lib
 from rdmaring.cuda import blocks
-from rdmaring.cuda.blocks import Block, Theirs
+from rdmaring.cuda.blocks import Block, Geometry, Theirs
 from rdmaring.errors import RdmaringError
 from rdmaring.schedule import Schedule, ScheduleError
 from rdmaring.schedule.enqueue_proof import verify_enqueue
@@ -28,10 +32,10 @@ def suits(schedule: Schedule) -> bool:
     return all(row.source_count <= SOURCES_MAX for rank in range(schedule.world) for row in schedule.rows(rank))
 
 
-def is_proven(schedule: Schedule) -> bool:
-    """Whether the caller's schedule runs as a list: all ranks prove it alike."""
+def is_proven(schedule: Schedule, channels: int) -> bool:
+    """Whether a schedule whose order nobody has proven runs as a list: all ranks prove it alike."""
     try:
-        verify_enqueue(schedule)
+        verify_enqueue(schedule, channels=channels)
     except ScheduleError as error:
         log.info("%s is staged by the host: %s", schedule.algorithm, error)
         return False
@@ -39,31 +43,53 @@ def is_proven(schedule: Schedule) -> bool:
 
 
 class Lists:
-    """Owns rr_lists, this rank's block, and what it has open of the others'."""
+    """Owns rr_lists, this rank's block, and what it has open of its neighbours'."""
 
-    def __init__(self, native: NativeDevice, rank: int, block: Block, told: Sequence[str]) -> None:
-        """told: every rank's block. Raises CudaError, OSError, ValueError, UnsupportedError: then all is given back."""
+    def __init__(
+        self,
+        native: NativeDevice,
+        rank: int,
+        nodes: Sequence[int],
+        sizes: Geometry,
+        block: Block | None,
+        told: Sequence[str],
+    ) -> None:
+        """told: every rank's block. block: None: this rank is alone on its node.
+
+        Raises CudaError, OSError, ValueError, UnsupportedError: then all is given back.
+        """
         self._native = native  # kept: C has it
+        self.sizes = sizes
         self.block = block
         self._theirs: dict[int, Theirs] = {}
+        near = [peer for peer, node in enumerate(nodes) if node == nodes[rank]]
+        self.carries = len(near) < len(nodes)
+        self.even = len({nodes.count(node) for node in nodes}) == 1
         try:
-            for peer, text in enumerate(told):
+            for peer in near:
                 if peer != rank:
-                    self._theirs[peer] = Theirs(native.device, text, rank, block.sizes)
-            self.handle = self._open(rank, len(told))
+                    self._theirs[peer] = Theirs(native.device, told[peer], rank, sizes)
+            self.handle = self._open(rank, [near.index(peer) if peer in near else -1 for peer in range(len(nodes))])
         except BaseException:
             self._give_back()
             raise
 
-    def _open(self, rank: int, world: int) -> Any:
+    def _open(self, rank: int, places: Sequence[int]) -> Any:
         spec = ffi.new("rr_lists_spec *")
-        mapped = [self._theirs[peer].address if peer in self._theirs else self.block.address for peer in range(world)]
-        pages = [self._theirs[peer].page if peer in self._theirs else self.block.page for peer in range(world)]
-        flags = ffi.new("uint64_t[]", [page.address for page in pages])
-        kept = self.block.sizes.native(), ffi.new("uint64_t[]", mapped), flags
-        spec.device, spec.rank, spec.world = self._native.handle, rank, world
-        spec.block, spec.blocks, spec.flags = kept
-        spec.own_flags = ffi.cast("void *", self.block.page.flags)
+        found: dict[int, Block | Theirs] = {**self._theirs}
+        if self.block is not None:
+            found[rank] = self.block
+        mapped = [found[peer].address if peer in found else 0 for peer in range(len(places))]
+        flags = [found[peer].page.address if peer in found else 0 for peer in range(len(places))]
+        kept = (
+            self.sizes.native(),
+            ffi.new("uint64_t[]", mapped),
+            ffi.new("uint64_t[]", flags),
+            ffi.new("int32_t[]", places),
+        )
+        spec.device, spec.rank, spec.world = self._native.handle, rank, len(places)
+        spec.block, spec.blocks, spec.flags, spec.places = kept
+        spec.own_flags = ffi.cast("void *", self.block.page.flags if self.block is not None else 0)
         out = ffi.new("rr_lists **")
         check(lib.rr_lists_open(spec, out))
         return out[0]
@@ -87,24 +113,27 @@ class Lists:
         others = {peer: (each.place.pid, each.place.start) for peer, each in self._theirs.items()}
         for each in self._theirs.values():
             each.close()
-        blocks.bury(self.block, others)
+        if self.block is not None:
+            blocks.bury(self.block, others)
 
 
 def meet(
     native: NativeDevice,
     rank: int,
-    block: Block,
+    nodes: Sequence[int],
+    sizes: Geometry,
+    block: Block | None,
     told: Sequence[str],
     gather: Callable[[bytes], list[bytes]],
     nbytes: int,
 ) -> tuple[Lists | None, str]:
-    """Open everyone's block: on all ranks, or, with the reason, on none. Collective.
+    """Open the neighbours' blocks: on all ranks, or, with the reason, on none. Collective.
 
     gather: of ``nbytes`` of every rank.
     """
     lists, reason = None, ""
     try:
-        lists = Lists(native, rank, block, told)
+        lists = Lists(native, rank, nodes, sizes, block, told)
     except (RdmaringError, OSError, ValueError) as error:
         reason = str(error)
     answer = {"reason": reason[: nbytes // 8]}

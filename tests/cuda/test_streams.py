@@ -117,7 +117,8 @@ with rr.init(device="cuda") as comm:
         tmp_path,
         seed=23,
     )
-    why = "between nodes: through pinned host memory" if apart else "an array is in host memory"
+    why = "between nodes it carries slices between streams and links, and of a graph's launch it knows nothing"
+    why = why if apart else "an array is in host memory"
     assert of(ran, 2, "error") == ["ArgumentError"] * 2, ran.output
     assert all(f"the host takes part in it: {why}; accepted are" in text for text in of(ran, 2, "text"))
     assert of(ran, 2, "wrong") == [0, 0]

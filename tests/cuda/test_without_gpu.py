@@ -190,7 +190,24 @@ def test_records_come_through() -> None:
     ],
 )
 def test_why_gpu_memory_is_staged(one: dict[str, object], other: dict[str, object], words: str) -> None:
-    reason = attach.why_staged([record(**one), record(**other)])
+    reason = attach.why_staged([record(**one), record(**other)], [0, 0])
+    assert words in reason and bool(words) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, ""),
+        ({1: {"ipc": False}}, "rank 1: "),
+        ({2: {"ipc": False, "namespace": ""}}, ""),  # alone on its node
+        ({0: {"namespace": "pid:[1]"}, 1: {"namespace": "pid:[1]"}}, ""),
+        ({1: {"namespace": "pid:[1]"}}, "ranks 0 and 1 are in different PID namespaces"),
+        ({2: {"sizes": "b"}}, "ranks 0 and 2 have slots of other sizes"),
+        ({2: {"between": "it wants to"}}, "between nodes: through pinned host memory, as rank 2 says: it wants to"),
+    ],
+)
+def test_why_gpu_memory_of_two_nodes_is_staged(more: dict[int, dict[str, object]], words: str) -> None:
+    reason = attach.why_staged([record(**more.get(rank, {})) for rank in range(3)], [0, 0, 1])
     assert words in reason and bool(words) == bool(reason)
 
 

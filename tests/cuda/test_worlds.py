@@ -52,27 +52,35 @@ with rr.init(device="cuda" if EAGER else None) as comm:
 
 
 @pytest.mark.parametrize(
-    ("world", "devices", "hosts", "ipc"),
-    [(2, 1, False, True), (3, 1, False, True), (4, 4, False, True), (2, 1, False, False), (3, 2, True, True)],
-    ids=["2 on one GPU", "3 on one GPU with one queue", "4 GPUs", "2 on one GPU, staged", "3 hosts by TCP"],
+    ("world", "devices", "hosts", "env"),
+    [
+        pytest.param(2, 1, False, {}, id="2 on one GPU"),
+        pytest.param(3, 1, False, {}, id="3 on one GPU with one queue"),
+        pytest.param(4, 4, False, {}, id="4 GPUs"),
+        pytest.param(2, 1, False, {"RDMARING_CUDA_IPC": "0"}, id="2 on one GPU, staged"),
+        pytest.param(3, 2, True, {}, id="3 hosts by TCP"),
+        pytest.param(3, 2, True, {"RDMARING_CUDA_BETWEEN_NODES": "host"}, id="3 hosts by TCP, staged"),
+    ],
 )
-def test_all_collectives(world: int, devices: int, hosts: bool, ipc: bool, tmp_path: Path) -> None:
+def test_all_collectives(world: int, devices: int, hosts: bool, env: dict[str, str], tmp_path: Path) -> None:
     apart = """os.environ["RDMARING_HOST_ID"] = "host" + os.environ["RDMARING_RANK"]\n""" if hosts else ""
     source = f"EAGER = {devices > 1}\n" + apart
     one_queue = world == 3 and not hosts  # as with CUDA_DEVICE_MAX_CONNECTIONS=1
-    env = {} if ipc else {"RDMARING_CUDA_IPC": "0"}
     ran = run_gpus(world, source + ALL, tmp_path, devices=devices, seed=11, one_queue=one_queue, env=env)
     assert ran.code == 0, ran.output
     for rank in range(world):
         assert not [what for what in ran.said[rank] if "wrong" in what], ran.output
         assert ran.of(rank, "done")
         for peer, way, reason in ran.of(rank, "links"):
-            if ipc and not hosts:
+            if hosts and not env:
+                assert way == "carried" and reason.startswith("between nodes: between streams and the link"), ran.output
+            elif not env:
                 assert way == "cuda_ipc" and reason.startswith("on one GPU" if devices == 1 else ""), ran.output
                 flags = f"flags of {min(rank, peer)} and {max(rank, peer)} in host memory"
                 assert (flags in reason) == one_queue and ("flags" in reason) == one_queue, ran.output
             else:
-                assert way == "staged" and ("between nodes" if hosts else "rank 0: RDMARING_CUDA_IPC=0") in reason
+                why = "rank 0 says: RDMARING_CUDA_BETWEEN_NODES=host" if hosts else "rank 0: RDMARING_CUDA_IPC=0"
+                assert way == "staged" and why in reason
 
 
 def test_numpy_arrays_on_a_communicator_of_gpu_memory(tmp_path: Path) -> None:
@@ -195,20 +203,31 @@ with rr.init(device="cuda") as comm:
 @pytest.mark.parametrize(
     ("kind", "tell", "right", "apart"),
     [
-        ("Numba", False, True, False),
-        ("Torch", False, True, False),
-        ("Untold", True, True, False),
-        ("Untold", True, True, True),
-        ("Untold", False, False, False),
+        ("Numba", False, True, ""),
+        ("Torch", False, True, ""),
+        ("Untold", True, True, ""),
+        ("Untold", True, True, "host"),
+        ("Untold", True, True, "streams"),
+        ("Untold", False, False, ""),
     ],
-    ids=["the interface's stream", "DLPack's order", "stream=", "stream= between hosts", "planted: nobody tells"],
+    ids=[
+        "the interface's stream",
+        "DLPack's order",
+        "stream=",
+        "stream= between nodes, staged",
+        "stream= between nodes, carried",
+        "planted: nobody tells",
+    ],
 )
-def test_producers_are_waited_for(kind: str, tell: bool, right: bool, apart: bool, tmp_path: Path) -> None:
+def test_producers_are_waited_for(kind: str, tell: bool, right: bool, apart: str, tmp_path: Path) -> None:
     """Late producers: with the order the sums are right; without it, planted, the simulated driver shows wrong ones."""
     source = ORDER.replace("KIND", f"ga.{kind}").replace("TELL", str(tell))
     if apart:
         source = """os.environ["RDMARING_HOST_ID"] = "host" + os.environ["RDMARING_RANK"]\n""" + source
-    env = {} if right else {"RDMARING_CUDA_IPC": "0"}  # a list is late, too: it may begin behind the producer by chance
+    env = {"RDMARING_CUDA_BETWEEN_NODES": apart} if apart else {}
+    env |= (
+        {} if right else {"RDMARING_CUDA_IPC": "0"}
+    )  # a list is late, too: it may begin behind the producer by chance
     ran = run_gpus(2, source, tmp_path, seed=7, delay_us=20_000, env=env)
     assert ran.code == 0, ran.output
     found = [ran.of(rank, "wrong") for rank in range(2)]

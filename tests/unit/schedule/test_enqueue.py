@@ -74,6 +74,23 @@ def test_shapes_of_one_node() -> None:
             verify_enqueue(generate("all_reduce", algorithm, world, nodes=[7] * world))
 
 
+@pytest.mark.parametrize("algorithm", SHAPED)
+@pytest.mark.parametrize("shape", [(2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (4, 1), (4, 2)], ids=str)
+def test_shapes_of_equal_nodes(algorithm: str, shape: tuple[int, int]) -> None:
+    count, per = shape
+    nodes = [rank // per for rank in range(count * per)]
+    for channels in (1, 2, 3):
+        schedule = generate("all_reduce", algorithm, len(nodes), nodes=nodes, channels=channels)
+        verify_enqueue(schedule, channels=channels)
+
+
+def test_nodes_of_different_sizes_are_proven_each_time() -> None:
+    """Some are right, and some are not: so rdmaring/cuda/attach.py asks."""
+    verify_enqueue(generate("all_reduce", "hierarchical", 5, nodes=[0, 0, 0, 1, 1]))
+    with pytest.raises(ScheduleError, match="waits for ever for rank 2"):
+        verify_enqueue(generate("all_reduce", "hierarchical", 4, nodes=[0, 0, 1, 2]))
+
+
 def test_a_list_has_every_slice_once() -> None:
     schedule = generate("all_reduce", "ring", 4)
     for cut in uneven_cuts(schedule.chunk_count):
