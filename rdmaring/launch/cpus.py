@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection
 
-LOOK_S = 0.1
+LOOK_S = 0.05
 OURS = 0.5  # of a CPU's time idle, at least, while none of our ranks runs yet: it is ours to divide
 
 Idle = dict[int, float]  # seconds that each CPU has been idle
