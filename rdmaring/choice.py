@@ -173,7 +173,7 @@ class Explanation(str):
 
     collective, nbytes, world: of the call. choice: what serves it, and the reason. candidates: with predicted and,
     where the tuning file has them or they were measured now, measured seconds. constants: where those come from, with
-    their digest.
+    their digest. on_gpu: who runs operations on arrays in GPU memory; "" where there were none.
     """
 
     collective: str
@@ -182,6 +182,7 @@ class Explanation(str):
     choice: Choice
     candidates: tuple[Candidate, ...]
     constants: str
+    on_gpu: str
 
     def __new__(
         cls,
@@ -191,6 +192,7 @@ class Explanation(str):
         choice: Choice,
         candidates: Sequence[Candidate],
         measured_now: bool = False,
+        on_gpu: str = "",
     ) -> Explanation:
         constants = f"{chooser.constants.source} ({chooser.constants.digest:08x})"
         nodes = len(set(chooser.nodes))
@@ -203,7 +205,10 @@ class Explanation(str):
             line = f"  {each.algorithm:<14}{time_text(each.predicted_s):>12}{measured:>12}  {marks}"
             lines.append(line.rstrip())
         lines.append(f"  constants: {constants}")
+        if on_gpu:
+            lines.append(f"  arrays in GPU memory: {on_gpu}")
         self = super().__new__(cls, "\n".join(lines))
         self.collective, self.nbytes, self.world = collective, nbytes, chooser.world
         self.choice, self.candidates, self.constants = choice, tuple(candidates), constants
+        self.on_gpu = on_gpu
         return self

@@ -212,7 +212,8 @@ class Communicator(Collectives, Messages):
         found = self._chooser.candidates(collective, nbytes)
         if measure:
             found = self._timed(found, collective, nbytes, wanted)
-        return Explanation(collective, nbytes, self._chooser, choice, found, measure)
+        on_gpu = "" if self._gpu is None else self._gpu.runner
+        return Explanation(collective, nbytes, self._chooser, choice, found, measure, on_gpu)
 
     def _timed(self, candidates: list[Candidate], collective: str, nbytes: int, dtype: Any) -> list[Candidate]:
         """The candidates with what each takes now. Collective."""

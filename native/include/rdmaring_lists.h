@@ -210,6 +210,20 @@ RR_API rr_status rr_lists_open(const rr_lists_spec *spec, rr_lists **out);
  */
 RR_API rr_status rr_lists_close(rr_lists *lists);
 RR_API rr_status rr_lists_facts_of(const rr_lists *lists, rr_lists_facts *out);
+
+/* What the host does to pinned memory that streams use, too, where it carries slices between nodes. */
+typedef enum rr_carried_access {
+	RR_CARRIED_TAKES = 0, /* a flag was seen set, and is reset */
+	RR_CARRIED_SETS = 1,  /* a flag is about to be set */
+	RR_CARRIED_READS = 2, /* a slot is given to a link, which may read it until the slot's credit is set */
+	RR_CARRIED_WRITES = 3 /* a slot has been filled from a link */
+} rr_carried_access;
+
+typedef void (*rr_carried_watch)(int32_t access, const void *address, uint64_t bytes);
+
+/* For checkers of races: told of each such access of this process, in the thread that makes it, in its order. NULL: nobody is. */
+RR_API void rr_lists_watch(rr_carried_watch watch);
+
 /* The lists of plans with on_streams; once a communicator, whose device is theirs. Local. */
 RR_API rr_status rr_comm_use_lists(rr_comm *comm, rr_lists *lists);
 /*

@@ -6,6 +6,7 @@
 
 #include "engine_slice.h"
 #include "order.h"
+#include "rdmaring_lists.h"
 #include "status.h"
 
 /* One slice on a link, as its list has it. */
@@ -136,6 +137,34 @@ void rr_carrier_free(struct rr_carrier *carrier)
 
 /* ---- at work ---- */
 
+static _Atomic rr_carried_watch watched;
+
+void rr_lists_watch(rr_carried_watch watch)
+{
+	atomic_store_explicit(&watched, watch, memory_order_release); /* pairs with tell() */
+}
+
+static void tell(rr_carried_access access, const void *address, uint64_t bytes)
+{
+	rr_carried_watch watch = atomic_load_explicit(&watched, memory_order_acquire);
+
+	if (watch)
+		watch((int32_t)access, address, bytes);
+}
+
+/* Of what was seen set; before the stream is let to set it again. */
+static void take(_Atomic uint32_t *flag)
+{
+	tell(RR_CARRIED_TAKES, flag, sizeof(*flag));
+	rr_note32(flag, 0);
+}
+
+static void set(_Atomic uint32_t *flag)
+{
+	tell(RR_CARRIED_SETS, flag, sizeof(*flag));
+	rr_publish32(flag, 1); /* pairs with the stream's wait before it uses the slot */
+}
+
 static char *slot_of(const struct lane *lane, uint32_t number)
 {
 	return lane->end.slots + (uint64_t)(number % lane->end.slot_count) * lane->end.slot_bytes;
@@ -176,7 +205,8 @@ static void fill_transfer(const struct rr_engine *engine, const struct carried *
 }
 
 /* The slice in `slot` over the link. RR_AGAIN: it takes none now. */
-static rr_status post(struct rr_engine *engine, const struct lane *lane, const struct carried *slice, char *slot)
+static rr_status post(struct rr_engine *engine, const struct lane *lane, const struct carried *slice, char *slot,
+		      _Atomic uint32_t *ready)
 {
 	struct rr_link *out = engine->out[lane->link];
 	const struct rr_place *landing = slice->lands < 0 ? NULL : &engine->peer_places[lane->peer][slice->lands];
@@ -196,6 +226,8 @@ static rr_status post(struct rr_engine *engine, const struct lane *lane, const s
 	status = out->ops->reserve(out, &transfer, &place);
 	if (status != RR_OK)
 		return status;
+	take(ready);
+	tell(RR_CARRIED_READS, slot, slice->bytes);
 	if (place)
 		memcpy(place, slot, slice->bytes);
 	out->ops->commit(out, &transfer);
@@ -225,18 +257,17 @@ static rr_status carry_out(struct rr_engine *engine, struct lane *lane, bool *mo
 		const struct carried *slice = &lane->slices[lane->begun];
 		if (!rr_observe32(ready)) /* pairs with the stream's store behind its copy */
 			break;
-		status = post(engine, lane, slice, slot_of(lane, lane->begun));
+		status = post(engine, lane, slice, slot_of(lane, lane->begun), ready);
 		if (status != RR_OK) {
 			stand(engine, lane, slice, status, true);
 			break;
 		}
-		rr_note32(ready, 0); /* the stream sets it again behind the credit below */
 		*moved = true;
 	}
 	if (status < 0)
 		return status;
 	for (uint64_t released = out->ops->released(out); lane->done < lane->begun && lane->first + lane->done < released; lane->done++) {
-		rr_publish32(flag_of(lane, lane->end.credit, lane->done), 1); /* pairs with the stream's wait before it fills the slot */
+		set(flag_of(lane, lane->end.credit, lane->done));
 		*moved = true;
 	}
 	return lane->done < lane->count ? RR_AGAIN : RR_OK;
@@ -266,8 +297,9 @@ static rr_status carry_in(struct rr_engine *engine, struct lane *lane, bool *mov
 		}
 		if (data != slot)
 			memcpy(slot, data, slice->bytes);
-		rr_note32(credit, 0);
-		rr_publish32(flag_of(lane, lane->end.ready, lane->done), 1); /* pairs with the wait of the stream that uses it */
+		take(credit);
+		tell(RR_CARRIED_WRITES, slot, slice->bytes);
+		set(flag_of(lane, lane->end.ready, lane->done));
 		in->ops->release(in, slice->bytes);
 		if (engine->position)
 			rr_note64(engine->position, (uint64_t)slice->row << 32 | slice->slice);

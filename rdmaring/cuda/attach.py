@@ -216,6 +216,13 @@ class Attached:
         known = built_in and (self.lists.even or schedule.algorithm not in SHAPED)
         return suits(schedule) and (known or is_proven(schedule, self.lists.sizes.channels))
 
+    @property
+    def runner(self) -> str:
+        """Who runs operations, where nothing of theirs forbids it; for people."""
+        if self.lists is None:
+            return f"the host runs operations: {self.staged_reason}"
+        return "streams run operations" + ("; the host carries what goes between nodes" if self.carries else "")
+
     def close(self) -> None:
         """Behind the communicator's end: nobody uses the memory any more."""
         if self.lists is not None:

@@ -14,6 +14,8 @@
  *                                                access N of an adapter, from 1; after post P: a read, of the
  *                                                request; a write, the last one then, which granted the memory or came later
  *   {"call": NAME, "host": [THREAD, STEP], "post": P}                                      a request was posted
+ *   {"call": NAME, "host": [CARRIER, STEP], "edges": [EDGE...], "touches": RANGE, "writes": BOOL}
+ *                                                what the host did to pinned memory, told by cs_carried; edges of flags, or a range
  *
  * RANGE is [MEMORY, OFFSET, BYTES]. MEMORY is alike in all processes of the machine for device memory ("d" and the
  * inode of its block), and for host memory that was registered in a mapping which processes share ("s" and its inode);
@@ -378,6 +380,34 @@ CS_EXPORT void cs_rdma_reads_behind(uint64_t post)
 		return;
 	pthread_mutex_lock(&file_lock);
 	adapter.behind = post;
+	pthread_mutex_unlock(&file_lock);
+}
+
+/*
+ * rr_carried_watch of the library: the driver of a communicator, which one thread after another may be. In the log it is
+ * one of its own.
+ */
+#define CARRIER 1000000u
+
+CS_EXPORT void cs_carried(int32_t access, const void *address, uint64_t bytes)
+{
+	static const char *const names[] = { "carrier_takes", "carrier_sets", "carrier_reads", "carrier_writes" };
+	static uint32_t steps; /* under file_lock */
+	char range[96];
+	unsigned long now_ns = (unsigned long)cs_now_ns();
+
+	if (!cs_race_on())
+		return;
+	range_text((CUdeviceptr)(uintptr_t)address, bytes, range);
+	pthread_mutex_lock(&file_lock);
+	fprintf(file, "{\"call\": \"%s\", \"host\": [%u, %u], ", names[access & 3], CARRIER, ++steps);
+	if (access == 0)
+		fprintf(file, "\"edges\": [[\"polls\", %s, 1, %lu, 1, \"eq\"], [\"sets\", %s, 0, %lu]]}\n", range, now_ns, range, now_ns);
+	else if (access == 1)
+		fprintf(file, "\"edges\": [[\"sets\", %s, 1, %lu]]}\n", range, now_ns);
+	else
+		fprintf(file, "\"touches\": %s, \"writes\": %s}\n", range, access == 3 ? "true" : "false");
+	fflush(file);
 	pthread_mutex_unlock(&file_lock);
 }
 

@@ -124,7 +124,13 @@ class History:
         before = [earlier[-1][1]] if earlier else []
         node = self._node(name, ("host", process, thread), process, 0, before)
         for edge in line.get("edges", []):
-            self._waits.append((node, edge, process))
+            if edge[0] in ("sets", "polls"):  # of a carrier
+                node = self._node(name, ("host", process, thread), process, edge[3], [node])
+                self._read_edge(node, edge, process)
+            else:
+                self._waits.append((node, edge, process))
+        if "touches" in line:
+            self.accesses.append(Access(node, as_range(*line["touches"]), bool(line["writes"])))
         if "post" in line:
             self._posts[process, line["post"]] = node
         if "adapter" in line:  # on a line of its own: the adapter's thread is no thread of the application
