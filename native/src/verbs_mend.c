@@ -27,6 +27,7 @@
 #include "status.h"
 #include "verbs_edge.h"
 
+#define ANSWER_NS (250 * RR_NS_PER_MS) /* a peer in an operation answers in that time, or else many rounds of little waits would go on for ever */
 #define DRAIN_NS RR_NS_PER_S          /* then the queue pairs are destroyed, which ends what they do as well */
 
 /* ---- begin ---- */
@@ -126,7 +127,7 @@ void rr_verbs_mend_event(struct rr_verbs_edge *edge, enum rr_mendable mendable)
 
 /* ---- the phases ---- */
 
-/* Its time does not count: the peer may be in user code. */
+/* The time beyond ANSWER_NS does not count: the peer may be in user code. */
 static bool waits_for_peer(const struct rr_verbs_mend *mend)
 {
 	return mend->phase >= RR_MEND_CONNECT || (mend->phase == RR_MEND_RAILS && !mend->rails_known);
@@ -136,8 +137,8 @@ static void count_wait(struct rr_verbs_mend *mend)
 {
 	uint64_t now = rr_now_ns();
 
-	if (waits_for_peer(mend))
-		mend->since_ns += now - mend->phase_ns;
+	if (waits_for_peer(mend) && now - mend->phase_ns > ANSWER_NS)
+		mend->since_ns += now - mend->phase_ns - ANSWER_NS;
 	mend->phase_ns = now;
 }
 

@@ -137,3 +137,41 @@ def test_a_port_that_stays_down_is_the_error(tmp_path: Path) -> None:
     assert "device sim0: port 1 went down; it could not be made anew within 1.5 s" in said["text"], said
     assert "ip link" in said["hint"]
     done.clean(2)
+
+
+def test_many_short_waits_for_the_peer_come_to_an_end(tmp_path: Path) -> None:
+    """The wire is cut, and ranks run in turns, as on a loaded machine: each wait is too short for user code."""
+    source = """
+comm = rr.init(timeout_s=40)
+x = np.ones(3000)
+comm.all_reduce(x)
+pids = [int(pid) for pid in comm.all_gather(np.array([os.getpid()]))]
+comm.barrier()
+if comm.rank == 0 and os.fork() == 0:
+    until = time.monotonic() + 25
+    try:
+        while time.monotonic() < until:
+            for runs, waits in (pids, pids[::-1]):
+                os.kill(waits, signal.SIGSTOP)
+                os.kill(runs, signal.SIGCONT)
+                time.sleep(0.25)
+    except ProcessLookupError:  # one is through
+        pass
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            continue
+    os._exit(0)
+begin = time.monotonic()
+try:
+    while True:
+        comm.all_reduce(x, timeout_s=40)
+except rr.RdmaringError as error:
+    say(error=type(error).__name__, seconds=time.monotonic() - begin)
+"""
+    env = {"RDMARING_VERBS_RECONNECT_S": "2", "VERBS_SIM_RANK_1": "drop_link_after_ms=1500"}
+    ran = run_verbs(2, source, tmp_path, env=env, timeout_s=90).ran
+    for rank in range(2):
+        assert ran.of(rank, "error") in ("LinkError", "PeerFailedError"), ran.output
+        assert ran.of(rank, "seconds") < 10, ran.output
