@@ -51,7 +51,8 @@ pin_option = click.option(
     "--pin/--no-pin",
     default=None,
     envvar="RDMARING_PIN",
-    help="With -n: bind rank r to CPU r mod CPUs; without either, only if ranks outnumber idle CPUs.",
+    help="With -n: bind each rank to a CPU, neighbours to one if there are fewer; without either, if ranks outnumber "
+    "idle CPUs.",
 )
 json_option = click.option("--json", "json_wanted", is_flag=True, help="One document on standard output, nothing else.")
 

@@ -48,7 +48,8 @@ def _variables(ctx: click.Context, parameter: click.Parameter, values: tuple[str
     "--pin/--no-pin",
     default=None,
     envvar="RDMARING_PIN",
-    help="Bind rank r to CPU r mod CPUs; without either, only if ranks outnumber idle CPUs. [env: RDMARING_PIN]",
+    help="Bind each rank to a CPU, neighbours to one if there are fewer; without either, if ranks outnumber idle "
+    "CPUs. [env: RDMARING_PIN]",
 )
 @click.option("--env", multiple=True, callback=_variables, metavar="NAME=VALUE", help="Set for every rank.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")

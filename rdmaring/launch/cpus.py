@@ -34,6 +34,8 @@ def in_use(cpus: Collection[int], look_s: float = LOOK_S, read: Callable[[], Idl
 def rank_cpus(ranks: int, pin: bool | None, looks: Callable[[Collection[int]], bool] = in_use) -> list[int | None]:
     """The CPU to bind each rank to, or None.
 
+    Of more ranks than CPUs neighbours share one: what goes from one to the next stays in its caches.
+
     pin: None: where there are more ranks than CPUs, if nothing else uses these. Ranks that share a CPU then hand it to
     each other; but beside a busy neighbour those bound to its CPU wait out its turns, a millisecond and more each,
     while ranks that may move go where there is room.
@@ -41,4 +43,6 @@ def rank_cpus(ranks: int, pin: bool | None, looks: Callable[[Collection[int]], b
     cpus = sorted(os.sched_getaffinity(0))
     if pin is None:
         pin = ranks > len(cpus) and not looks(cpus)
-    return [cpus[rank % len(cpus)] if pin else None for rank in range(ranks)]
+    if not pin:
+        return [None] * ranks
+    return [cpus[rank * len(cpus) // max(ranks, len(cpus))] for rank in range(ranks)]

@@ -265,14 +265,16 @@ def shown_cpus(result: Result) -> list[list[int]]:
 def test_ranks_are_bound_to_cpus_or_not_as_is_asked(run: Callable[..., Result], tmp_path: Path) -> None:
     world = len(CPUS) + 1
     show = ("-n", str(world), script(tmp_path, SHOW_CPUS))
-    assert shown_cpus(run("--pin", *show)) == [[CPUS[rank % len(CPUS)]] for rank in range(world)]
+    assert shown_cpus(run("--pin", *show)) == [[cpu] for cpu in sorted([*CPUS, CPUS[0]])]
     assert shown_cpus(run("--no-pin", *show)) == [CPUS] * world
     assert shown_cpus(run(*show, env={"RDMARING_PIN": "0"})) == [CPUS] * world
 
 
 def test_ranks_that_outnumber_idle_cpus_are_bound() -> None:
     world = len(CPUS) + 1
-    assert rank_cpus(world, None, lambda cpus: False) == [CPUS[rank % len(CPUS)] for rank in range(world)]
+    assert rank_cpus(world, None, lambda cpus: False) == sorted([*CPUS, CPUS[0]])
+    assert rank_cpus(4 * len(CPUS), True) == sorted(4 * CPUS)  # four neighbours each
+    assert rank_cpus(len(CPUS), True) == CPUS
     assert rank_cpus(world, None, lambda cpus: True) == [None] * world
     assert rank_cpus(world - 1, None, lambda cpus: pytest.fail("nobody needs to look")) == [None] * (world - 1)
 
