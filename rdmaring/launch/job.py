@@ -31,7 +31,7 @@ class Job:
     ranks: how many, on this machine.
     grace_s: how long the others may go on after the first rank has failed.
     keep_going: after a failure the others run to their own end.
-    pin: bind each rank to a CPU (see ``rank_cpus``); None: only where ranks outnumber CPUs that nothing else keeps busy.
+    pin: bind each rank to a CPU (see ``rank_cpus``); None: where ranks outnumber CPUs that nothing else keeps busy.
     env: variables set for every rank, over the launcher's own.
     direct: rank 0 writes to the launcher's own output and error: no prefix, and a terminal stays one.
     """
