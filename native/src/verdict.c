@@ -316,6 +316,12 @@ static bool find_lost(const struct search *search, rr_verdict *out)
 	return true;
 }
 
+/* Bytes of its edges moved lately. */
+static bool gets_on(const rr_rank_seen *rank)
+{
+	return rank->pace_peer >= 0 && rank->pace_age_ns < RR_STALE_NS && rank->pace_moved_ns < RR_STALE_NS;
+}
+
 /*
  * Every rank that is reached waits, and in a circle: what one has sent does not arrive. Where a sender waits for credit of
  * just that receiver it is that edge; else behind it lies whoever is furthest behind.
@@ -338,8 +344,8 @@ static void find_edge(const struct search *search, rr_verdict *out)
 	if (found < 0)
 		return;
 	const rr_rank_seen *to = &search->seen[found], *from = &search->seen[to->wait_peer[0]];
-	if (to->pace_peer >= 0 && to->pace_age_ns < RR_STALE_NS && to->pace_moved_ns < RR_STALE_NS)
-		return; /* it gets on */
+	if (gets_on(to) || (gets_on(from) && from->pace_peer == to->rank))
+		return;
 	rr_verdict_set(out, RR_VERDICT_LINK_DOWN, from, to, to->op_entered);
 	rr_verdict_note(out, "rank %d waits in row %d for data of rank %d, which %s", to->rank, to->wait_row[0], from->rank,
 			sure ? "has sent it" : "waits itself, and no rank is further behind");

@@ -51,6 +51,7 @@ def judge(plan: Plan, ran: Ran, slack_s: float) -> Judged:
     victim = ran.ranks.get(plan.victim, {})
     if fault.kinds[0] != "none" and "fault" not in victim:
         _note(found, "wrong", "the fault was not made: something else went wrong before")
+    found.starved = max((said.get("ended", {}).get("starved", 0.0) for said in ran.ranks.values()), default=0.0)
     times = []
     for rank in range(plan.ranks):
         if not judged_at_all(plan, fault, rank):
@@ -60,7 +61,6 @@ def judge(plan: Plan, ran: Ran, slack_s: float) -> Judged:
             _note(found, "hang" if ran.hung else "wrong", f"rank {rank} did not report")
             continue
         found.verdicts[rank] = words(said["ended"])
-        found.starved = max(found.starved, said["ended"].get("starved", 0.0))
         grade, why = grade_of(plan, fault, rank, said["ended"])
         if why:
             _note(found, grade, f"rank {rank}: {why}")

@@ -84,3 +84,18 @@ def test_who_waits_in_an_earlier_operation_is_further_behind() -> None:
         seen[rank].op_entered, seen[rank].op_done = 6, 5
     seen[3].wait_kind[0] = lib.RR_WAIT_ENTRY
     assert edge(seen, op=6) == (1, 2, 5)
+
+
+@pytest.mark.parametrize("mover", [1, 2])
+def test_an_edge_that_gets_on_is_not_down(mover: int) -> None:
+    """Its sender is through: what it has sent lies in its kernel, and gets less, as it or the receiver sees."""
+    seen = records(4)
+    for rank in (0, 1, 3):
+        seen[rank].op_entered, seen[rank].op_done = 6, 5
+    seen[3].wait_kind[0] = lib.RR_WAIT_ENTRY
+    seen[mover].pace_peer, seen[mover].pace_moved_ns = 3 - mover, 100_000_000
+    found = ffi.new("rr_verdict *")
+    lib.rr_verdict_search(seen, 4, 0, 6, found)
+    assert verdict_of(found) is None
+    seen[mover].pace_moved_ns = 1_500_000_000
+    assert edge(seen, op=6) == (1, 2, 5)
