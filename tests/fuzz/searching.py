@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -82,7 +83,7 @@ def documents(draw: Any, valid: Any) -> Any:
             copied = json.loads(json.dumps(value, default=repr))
             _with(document, path, lambda inside, key, copied=copied: inside.__setitem__(key, copied))
         else:
-            value = draw(VALUES)
+            value = copy.deepcopy(draw(VALUES))  # drawn is one object each time; the next change may be inside
             _with(document, path, lambda inside, key, value=value: inside.__setitem__(key, value))
     return document
 
