@@ -41,9 +41,9 @@ def use(comm: Runner, ordinal: int | None) -> None:
     if found is None:
         assert ordinal is not None
         sizes = _sizes(comm) if comm.size > 1 else None
-        between = _why_host(comm) if comm.node_count > 1 else ""
+        handle, nodes = comm._handle, comm._nodes
         comm._gpu = attach.join(
-            comm._handle, comm.rank, comm._nodes, ordinal, sizes, between, lambda mine: _gather(comm, mine)
+            handle, comm.rank, nodes, ordinal, sizes, lambda: _why_host(comm), lambda mine: _gather(comm, mine)
         )
         comm._forget_plans()
         comm._lists.clear()
@@ -63,13 +63,15 @@ def _sizes(comm: Runner) -> blocks.Geometry:
 
 
 def _why_host(comm: Runner) -> str:
-    """Why the host runs what goes between nodes, by the progress executor; "": streams do.
+    """Why the host runs what goes between nodes, by the progress executor; "": streams do, or there is one node.
 
     Raises ArgumentError: RDMARING_CUDA_BETWEEN_NODES is none of EXECUTORS.
     """
     chosen = os.environ.get(EXECUTOR)
     if chosen and chosen not in EXECUTORS:
         raise ArgumentError(f"{EXECUTOR} is {chosen!r}; accepted are 'streams' and 'host'")
+    if comm.node_count == 1:
+        return ""
     if chosen:
         return "" if chosen == "streams" else f"{EXECUTOR}=host"
     far = [peer for peer, node in enumerate(comm._nodes) if node != comm._nodes[comm.rank]]

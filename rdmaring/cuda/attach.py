@@ -248,13 +248,13 @@ def join(
     nodes: Sequence[int],
     ordinal: int,
     sizes: Geometry | None,
-    between: str,
+    why_host: Callable[[], str],
     gather: Callable[[bytes], list[bytes]],
 ) -> Attached:
     """Collective: every rank tells of its GPU. comm: C's. ``gather`` collects RECORD_BYTES of every rank.
 
     nodes: of each rank. sizes: of the blocks by which ranks of a node share GPU memory; None: there is one rank.
-    between: why this rank lets the host run what goes between nodes; "": it does not, or there is one node.
+    why_host: why this rank lets the host run what goes between nodes; "": it does not, or there is one node.
 
     Raises:
         CudaError: on some rank the GPU cannot be used; all ranks raise.
@@ -262,7 +262,7 @@ def join(
     native, failure, block = None, None, None
     try:
         native = native_device(device(ordinal))
-        record, block = own_record(native, sizes, nodes.count(nodes[rank]) == 1, between)
+        record, block = own_record(native, sizes, nodes.count(nodes[rank]) == 1, why_host())
     except RdmaringError as error:  # the others wait for our record
         failure, record = error, Record(ordinal, error=str(error))
     ranks = [Record.unpack(raw) for raw in gather(record.pack())]

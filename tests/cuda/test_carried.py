@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cuda_sim import race_checker
+from gpu_nodes import DELAYS, ONE_SLOT, SMALL_SLOT, SMALL_SLOTS, nodes, of
 from gpu_twins import alike, run_twins
-from gpu_worlds import CAPTURE, STREAMS, kernel_cache, run_gpus
-
-import rdmaring
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "native" / "examples"
-
-# PER ranks are neighbours on a node.
-NODES = """
-import os
-os.environ["RDMARING_HOST_ID"] = f"host{int(os.environ['RDMARING_RANK']) // PER}"
-"""
-ONE_SLOT = {"RDMARING_SLOT_BYTES": "4096", "RDMARING_SLOT_COUNT": "1"}
-SMALL_SLOTS = {"RDMARING_SLOT_BYTES": "8192", "RDMARING_SLOT_COUNT": "2"}
-SMALL_SLOT = {"RDMARING_SLOT_BYTES": "8192", "RDMARING_SLOT_COUNT": "1"}  # float32 in place of 16 bits fits
-
-
-def nodes(per: int = 1) -> str:
-    return f"PER = {per}" + NODES
-
-
-def of(ran: Any, world: int, key: str) -> list[Any]:
-    assert ran.code == 0, ran.output
-    return [ran.of(rank, key) for rank in range(world)]
-
+from gpu_worlds import STREAMS, kernel_cache, run_gpus
 
 EVERYTHING = """
 from rdmaring.schedule import algorithms_of
@@ -93,6 +66,27 @@ def test_bits_of_the_cpu(per: int, dtypes: str, env: dict[str, str], one_queue: 
     for rank in range(2 * per):
         assert ran.of(rank, "listed") == ran.of(rank, "plans")
         assert sorted(ran.of(rank, "ways")) == ["carried"] * per + ["cuda_ipc"] * (per - 1)
+
+
+def test_pinned_memory_is_bounded(tmp_path: Path) -> None:
+    """The fourth channel is beyond the budget, and gets one slot a direction."""
+    ran = run_gpus(
+        2,
+        nodes()
+        + """
+with rr.init(device="cuda", timeout_s=60) as comm:
+    p, me = ga.Producer(), comm.rank
+    x = everyone(comm, 3 << 20, np.float32)
+    a = ga.Numba(p, x[me])
+    comm.all_reduce(a, algorithm="ring")
+    say(wrong=wrong(a, x.sum(0)), pinned=int(comm._gpu.lists.facts().pinned_bytes))
+""",
+        tmp_path,
+        env={"RDMARING_SLOT_BYTES": str(2 << 20), "RDMARING_SLOT_COUNT": "4", "RDMARING_CHANNELS": "4"},
+        seed=9,
+    )
+    assert of(ran, 2, "wrong") == [0] * 2
+    assert of(ran, 2, "pinned") == [(3 * 4 + 1) * 2 * (2 << 20) + 4 * 4096] * 2
 
 
 def test_nodes_of_different_sizes(tmp_path: Path) -> None:
@@ -287,8 +281,9 @@ if {chosen!r} == "host":
     say(wrong=wrong(a, x.sum(0)), link=[comm.links[0].gpu, comm.links[0].gpu_reason])
     say(explained=comm.explain(4096).on_gpu)
     comm.close()
-elif comm.rank:
+else:
     said_error(lambda: comm.all_reduce(a))
+    comm.close()
 """,
         tmp_path,
     )
@@ -296,37 +291,12 @@ elif comm.rank:
         assert ran.of(1, "error") == "ArgumentError", ran.output
         text = "RDMARING_CUDA_BETWEEN_NODES is 'sometimes'; accepted are 'streams' and 'host'"
         assert ran.of(1, "text").startswith(text)
+        assert ran.of(0, "error") == "CudaError" and text in ran.of(0, "text"), "told at once, not at a time-out"
         return
     why = "between nodes: through pinned host memory, as rank 1 says: RDMARING_CUDA_BETWEEN_NODES=host"
     assert of(ran, 2, "link") == [["staged", why]] * 2
     assert of(ran, 2, "explained") == [f"the host runs operations: {why}"] * 2
     assert of(ran, 2, "wrong") == [0, 0]
-
-
-DELAYS = """
-with rr.init(device="cuda", timeout_s=60) as comm:
-    p, n, me = ga.Producer(comm._ordinal("cuda")), comm.size, comm.rank
-    bad = 0
-    for turn in range(TURNS):
-        other = comm.dup() if turn else comm  # with streams, so delays, of its own
-        x = everyone(comm, 2003, np.int32)
-        a, b = ga.Numba(p, x[me]), ga.Numba(p, np.zeros_like(x[me]))
-        for algorithm in ("ring", "direct", None):
-            other.all_reduce(a, out=b, algorithm=algorithm)
-            other.all_reduce(b, op="max")
-        bad += wrong(b, x.sum(0))
-        part = ga.Numba(p, np.zeros_like(np.array_split(x[me], n)[me]))
-        other.reduce_scatter(a, out=part)
-        other.all_gather(part, out=b)
-        bad += wrong(b, x.sum(0))
-        other.broadcast(b, root=n - 1)
-        other.reduce(b, root=0)
-        bad += wrong(b, x.sum(0) * (n if me == 0 else 1))
-        if other is not comm:
-            other.close()
-    comm.barrier()
-    say(bad=bad)
-"""
 
 
 @pytest.mark.parametrize(("per", "seed"), [(1, 1), (2, 2)])
@@ -347,161 +317,6 @@ def test_many_delays(seed: int, tmp_path: Path) -> None:
     assert of(ran, 2 * per, "bad") == [0] * 2 * per
 
 
-START = """
-comm = rr.init(device="cuda", timeout_s=60)
-p, me = ga.Producer(comm._ordinal("cuda")), comm.rank
-x = everyone(comm, 60_000, np.float32)
-a = ga.Numba(p, x[me])
-comm.all_reduce(a)
-comm.synchronize()
-sync(p)
-
-def drained(seconds=20):
-    end = time.monotonic() + seconds
-    while not idle(p) and time.monotonic() < end:
-        time.sleep(0.01)
-    say(drained=idle(p))
-"""
-
-
-@pytest.mark.parametrize("one_queue", [False, True], ids=["queues", "one queue"])
-@pytest.mark.parametrize("when", ["before it enters", "inside"])
-def test_a_death(when: str, one_queue: bool, tmp_path: Path) -> None:
-    """A rank is killed that never came, or in the middle of its list: the others are told, and their streams let go."""
-    world = 4
-    ran = run_gpus(
-        world,
-        nodes(2)
-        + STREAMS
-        + START
-        + f"""
-if me == 3:
-    if {when == "inside"}:
-        gate = Gate(p)
-        comm.all_reduce(a)
-    time.sleep(1)
-    os.kill(os.getpid(), signal.SIGKILL)
-comm.all_reduce(a)
-said_error(comm.synchronize)
-drained()
-comm.close()
-""",
-        tmp_path,
-        env=SMALL_SLOTS,
-        seed=32,
-        one_queue=one_queue,
-    )
-    for rank in range(world - 1):
-        assert ran.of(rank, "error") in ("PeerDiedError", "PeerFailedError"), ran.output
-        assert ran.of(rank, "seconds") < 15
-        assert ran.of(rank, "drained"), ran.output
-    assert "PeerDiedError" in {ran.of(rank, "error") for rank in range(world - 1)}
-    assert ran.of(1, "peer") == 3 or ran.of(2, "peer") == 3, ran.output
-
-
-def test_time_is_over(tmp_path: Path) -> None:
-    """One rank's stream stands before the list for longer than the time-out; then it runs through all the same."""
-    ran = run_gpus(
-        2,
-        nodes()
-        + STREAMS
-        + START
-        + """
-gate = Gate(p) if me else None
-work = comm.all_reduce(a, timeout_s=1.5, async_op=True)
-work.wait()
-said_error(work.synchronize)
-if me:
-    say(held=not idle(p))
-    gate.open()
-drained()
-comm.close()
-""",
-        tmp_path,
-        seed=33,
-    )
-    errors = {ran.of(rank, "error") for rank in range(2)}
-    assert "OperationTimeoutError" in errors and errors <= {"OperationTimeoutError", "PeerFailedError"}, ran.output
-    assert ran.of(1, "held")
-    for rank in range(2):
-        assert ran.of(rank, "seconds") < 15 and ran.of(rank, "drained"), ran.output
-        assert "link down" not in ran.of(rank, "text"), "nothing is wrong with the link"
-
-
-def test_an_abort(tmp_path: Path) -> None:
-    """Of a list whose peer's stream does not come."""
-    ran = run_gpus(
-        2,
-        nodes()
-        + STREAMS
-        + START
-        + """
-gate = Gate(p) if me else None
-comm.all_reduce(a)
-if me == 0:
-    threading.Timer(0.3, comm.abort, ["a test"]).start()
-said_error(comm.synchronize)
-if me:
-    gate.open()
-drained()
-comm.close()
-""",
-        tmp_path,
-        seed=34,
-        env=SMALL_SLOTS,
-    )
-    assert ran.of(0, "error") == "AbortedError", ran.output
-    assert ran.of(1, "error") in ("PeerFailedError", "AbortedError", "PeerClosedError"), ran.output
-    for rank in range(2):
-        assert ran.of(rank, "seconds") < 10 and ran.of(rank, "drained"), ran.output
-
-
-def test_a_mismatch_moves_nothing(tmp_path: Path) -> None:
-    ran = run_gpus(
-        2,
-        nodes()
-        + STREAMS
-        + START
-        + """
-comm.all_reduce(a, op="max" if me else "sum")
-said_error(comm.synchronize)
-drained()
-comm.close()
-""",
-        tmp_path,
-        seed=35,
-    )
-    assert of(ran, 2, "error") == ["MismatchError"] * 2 and of(ran, 2, "drained") == [True, True]
-
-
-def test_a_capture_is_refused(tmp_path: Path) -> None:
-    """A launch is nothing that the host sees, so nobody would carry: said so; the communicator works on."""
-    ran = run_gpus(
-        2,
-        nodes()
-        + STREAMS
-        + CAPTURE
-        + START
-        + """
-said_error(lambda: capture(p, lambda: comm.all_reduce(a)))
-plan = comm.plan_all_reduce(a)
-said_error(lambda: capture(p, plan))
-comm.all_reduce(a)
-say(wrong=wrong(a, 2 * x.sum(0)))
-comm.close()
-""",
-        tmp_path,
-        seed=23,
-    )
-    for rank in range(2):
-        errors = [what for what in ran.said[rank] if "error" in what]
-        assert [each["error"] for each in errors] == ["ArgumentError"] * 2, ran.output
-        assert (
-            "the host takes part in it: between nodes it carries slices between streams and links" in errors[0]["text"]
-        )
-    assert of(ran, 2, "wrong") == [0, 0]
-
-
 def test_numpy_arrays(tmp_path: Path) -> None:
     """They are copied to the GPU and back; the host waits for these."""
     ran = run_gpus(
@@ -519,73 +334,3 @@ with rr.init(device="cuda:0", timeout_s=60) as comm:
         seed=5,
     )
     assert of(ran, 2, "wrong") == [0, 0]
-
-
-WATCHED = """
-from rdmaring._native import ffi, lib
-lib.rr_lists_watch(ffi.cast("rr_carried_watch", ctypes.cast(sim.cs_carried, ctypes.c_void_p).value))
-"""
-
-
-def carried_accesses(log: Path) -> set[str]:
-    """What carriers told the log."""
-    names = set()
-    for path in log.glob("*.jsonl"):
-        names |= {line.get("call", "") for line in map(json.loads, path.read_text().splitlines())}
-    return {name for name in names if name.startswith("carrier_")}
-
-
-@pytest.mark.parametrize(("per", "one_queue"), [(1, False), (2, False), (2, True)])
-def test_no_races(per: int, one_queue: bool, tmp_path: Path) -> None:
-    """The log has the host's accesses to slots and flags, too."""
-    log = tmp_path / "log"
-    source = nodes(per) + STREAMS + WATCHED + "TURNS = 1\n" + DELAYS
-    settings = {"seed": 5, "delay_us": 300, "devices": per, "one_queue": one_queue}
-    ran = run_gpus(2 * per, source, tmp_path, env=ONE_SLOT, race_log=log, **settings)
-    assert of(ran, 2 * per, "bad") == [0] * 2 * per
-    assert carried_accesses(log) == {f"carrier_{what}" for what in ("takes", "sets", "reads", "writes")}
-    history = race_checker.read(log)
-    assert history.standstill() == []
-    assert history.races() == []
-
-
-PLANTED = """
-with rr.init(device="cuda", timeout_s=60) as comm:
-    p, me = ga.Producer(), comm.rank
-    x = everyone(comm, 30_000, np.float32)
-    a = ga.Numba(p, x[me])
-    comm.all_reduce(a, algorithm="ring")
-    comm.all_reduce(a, algorithm="ring")
-    comm.synchronize()
-    sync(p)
-    say(done=True)
-"""
-
-
-@pytest.mark.parametrize("seed", [6, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(100, 120))])
-@pytest.mark.parametrize(
-    ("plant", "words"),
-    [(0, ""), (1, "carrier_reads"), (2, "carrier_writes")],
-    ids=["none", "taken before it is read", "here before it has come"],
-)
-def test_a_link_that_breaks_its_contract_is_a_race(plant: int, words: str, seed: int, tmp_path: Path) -> None:
-    """Credit too early, and ready too early, as the carrier gives them when the link is wrong about its memory."""
-    library, log = build_link(tmp_path, plant), tmp_path / "log"
-    source = nodes() + STREAMS + WATCHED + PLANTED
-    env = {**ONE_SLOT, "RDMARING_LINK": str(library)}
-    ran = run_gpus(2, source, tmp_path, env=env, race_log=log, seed=seed, delay_us=100)
-    assert of(ran, 2, "done") == [True, True]
-    races = [str(race) for race in race_checker.check(log)]
-    assert bool(races) == bool(plant), races[:3]
-    assert all(words in race for race in races)
-
-
-def build_link(tmp_path: Path, plant: int) -> Path:
-    """late_link.c as a library."""
-    library = tmp_path / "late.so"
-    include = Path(rdmaring.__file__).parent / "include"
-    flags = ["-std=c99", "-D_GNU_SOURCE", f"-DPLANT={plant}", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    where = [f"-I{include}", f"-I{EXAMPLES}", "-o", str(library), str(Path(__file__).with_name("late_link.c"))]
-    done = subprocess.run([os.environ.get("CC", "cc"), *flags, *where], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return library
