@@ -29,10 +29,11 @@ if comm.rank == 1:
 comm.all_reduce(np.ones(300_000), algorithm="ring")
 """
     with job(3, source, tmp_path, where) as (launcher, pids):
-        group = stuck(launcher)
+        until = time.monotonic() + 20
+        while [each["op"] for each in (group := stuck(launcher))["ranks"]] != [3, None, 3]:
+            assert time.monotonic() < until, group  # a busy machine may let one rank come to it much later
         assert group["verdict"]["kind"] == "never_entered" and group["verdict"]["rank"] == 1, group
         assert [each["pid"] for each in group["ranks"]] == pids
-        assert [each["op"] for each in group["ranks"]] == [3, None, 3], group
         assert "all_reduce of 300000 float64" in group["ranks"][0]["call"]
         # by a rank's pid, and by the job's number
         for arguments in ([str(pids[2])], ["--job", group["job"]]):
