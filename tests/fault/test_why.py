@@ -30,8 +30,10 @@ comm.all_reduce(np.ones(300_000), algorithm="ring")
 """
     with job(3, source, tmp_path, where) as (launcher, pids):
         until = time.monotonic() + 20
-        while [each["op"] for each in (group := stuck(launcher))["ranks"]] != [3, None, 3]:
+        group = stuck(launcher)
+        while [each["op"] for each in group["ranks"]] != [3, None, 3]:
             assert time.monotonic() < until, group  # a busy machine may let one rank come to it much later
+            group = stuck(launcher)
         assert group["verdict"]["kind"] == "never_entered" and group["verdict"]["rank"] == 1, group
         assert [each["pid"] for each in group["ranks"]] == pids
         assert "all_reduce of 300000 float64" in group["ranks"][0]["call"]
