@@ -14,7 +14,7 @@ from typing import Any
 
 from rdmaring.recover.channel import Channel
 from rdmaring.recover.peer import Peer
-from rdmaring.rendezvous.sockets import format_address, keep_alive
+from rdmaring.rendezvous.sockets import format_address, keep_alive, resolve
 
 log = logging.getLogger("rdmaring")
 
@@ -132,7 +132,7 @@ class Mesh:
             return None
         host, port = line.addresses[line.next]
         try:
-            family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            family, kind, protocol, _, place = resolve(host, port)[0]
             connection = socket.socket(family, kind, protocol)
         except OSError as error:
             self._failed(rank, error.errno, error.strerror or str(error), now)

@@ -18,7 +18,7 @@ from rdmaring.rendezvous.protocol import (
     job_key,
     link_key,
 )
-from rdmaring.rendezvous.sockets import format_address
+from rdmaring.rendezvous.sockets import format_address, resolve
 
 CONNECT_TIMEOUT_S = 5.0  # of one try at one address
 CANDIDATE_CONNECT_TIMEOUT_S = 1.5  # where there are others to try: longer than one lost SYN takes to repeat
@@ -210,7 +210,7 @@ class _Search:
     def _try(self, address: tuple[str, int]) -> Connection | None:
         name = format_address(address)
         try:
-            places = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+            places = resolve(*address)
         except OSError as error:
             self._reasons[name] = error.strerror or str(error)
             return None

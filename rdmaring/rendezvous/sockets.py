@@ -30,6 +30,14 @@ def format_address(address: Any) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def resolve(host: str, port: int) -> list[Any]:
+    """``getaddrinfo`` of TCP: where a host's name leads. Raises OSError, also of what can be no name."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a part that is empty or longer than 63, or no text at all
+        raise OSError(errno.EINVAL, f"{host!r} is no name of a host") from error
+
+
 def own_address(listener: socket.socket) -> tuple[str, int]:
     """How a process of this host reaches a listening socket: by loopback, where it listens everywhere."""
     name = listener.getsockname()
@@ -69,7 +77,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host.split("%")[0])
-        except OSError:
+        except (OSError, UnicodeError):
             continue
         return [_bound(family, host, port)]
     return listen_everywhere(port)

@@ -216,6 +216,15 @@ def test_the_others_hear_that_rank_0_which_hosts_did_not_come() -> None:
     assert caught.value.timed_out
 
 
+@pytest.mark.parametrize("host", ["node..example", "n" * 64, "\udcff"], ids=["empty part", "long part", "no text"])
+def test_what_can_be_no_name_of_a_host_is_said(host: str) -> None:
+    with pytest.raises(RendezvousError, match="is no name of a host"):
+        join(1, 2, f"{host}:29400", 0.4, env={"RDMARING_SECRET": "s"})
+    env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": "29500", "RDMARING_SECRET": "s"}
+    with pytest.raises(RendezvousError, match="is no name of a host"):
+        join(timeout_s=0.4, env=env)
+
+
 def test_a_launcher_that_is_gone_is_not_waited_for() -> None:
     env = {
         "RDMARING_RANK": "1",

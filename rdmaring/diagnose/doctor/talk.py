@@ -30,7 +30,7 @@ from rdmaring.rendezvous.protocol import (
     proves,
     string,
 )
-from rdmaring.rendezvous.sockets import keep_alive
+from rdmaring.rendezvous.sockets import keep_alive, resolve
 
 PORT_DEFAULT = 29480
 PROTOCOL = 1
@@ -58,7 +58,7 @@ def small_segments(connection: socket.socket) -> None:
 def dial(host: str, port: int, timeout_s: float) -> socket.socket:
     """A connection to the first address of ``host`` that answers. Raises OSError."""
     failed: OSError | None = None
-    for family, kind, protocol, _, place in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+    for family, kind, protocol, _, place in resolve(host, port):
         connection = socket.socket(family, kind, protocol)
         try:
             small_segments(connection)
