@@ -44,7 +44,7 @@ def candidate_ports(job: str, taken: int) -> list[int]:
     span = CANDIDATE_PORT_LAST - CANDIDATE_PORT_FIRST + 1
     draw = 0
     while len(ports) < CANDIDATE_COUNT:
-        digest = hashlib.sha256(f"rdmaring {job} {draw}".encode(errors="surrogateescape")).digest()
+        digest = hashlib.sha256(f"rdmaring {job} {draw}".encode(errors="surrogatepass")).digest()
         port = CANDIDATE_PORT_FIRST + int.from_bytes(digest[:8], "little") % span
         if port != taken and port not in ports:
             ports.append(port)

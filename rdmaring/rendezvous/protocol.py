@@ -141,14 +141,18 @@ def new_nonce() -> str:
     return secrets.token_hex(NONCE_BYTES)
 
 
+def _bytes_of(job: str) -> bytes:
+    return job.encode(errors="surrogatepass")  # it comes from an environment, which may hold what is no text
+
+
 def job_key(secret: bytes, job: str) -> bytes:
     """The key of one job, so that a server of another job with the same secret proves nothing here."""
-    return hmac.new(secret, b"rdmaring job " + job.encode(errors="surrogateescape"), hashlib.sha256).digest()
+    return hmac.new(secret, b"rdmaring job " + _bytes_of(job), hashlib.sha256).digest()
 
 
 def link_key(secret: bytes, job: str) -> bytes:
     """What ranks of a job prove to each other with when they join links between nodes; tells nothing of the secret."""
-    return hmac.new(secret, b"rdmaring links " + job.encode(errors="surrogateescape"), hashlib.sha256).digest()[:LINK_KEY_BYTES]
+    return hmac.new(secret, b"rdmaring links " + _bytes_of(job), hashlib.sha256).digest()[:LINK_KEY_BYTES]
 
 
 def prove(key: bytes, role: Literal["client", "server"], client_nonce: str, server_nonce: str, text: str) -> str:

@@ -34,7 +34,7 @@ def load_secret(env: Mapping[str, str]) -> bytes:
     """
     given = env.get("RDMARING_SECRET")
     if given:
-        return given.encode(errors="surrogateescape")
+        return given.encode(errors="surrogatepass")
     path = secret_path(env)
     try:
         if not path.exists():
