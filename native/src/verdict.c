@@ -212,11 +212,12 @@ static bool is_busy(const struct search *search, int32_t r)
 
 /*
  * In two communicators the processes wait for each other: this rank is not in our operation, for it waits in another.
- * Since who waits for it here does so it could only wait on: what it told within that time goes.
+ * Since who waits for it here does so it could only wait on: what it told within that time goes. Not of its beginning: the
+ * last word of the operation before may have come late.
  */
 static bool waits_elsewhere(const rr_rank_seen *rank, const rr_rank_seen *waiter)
 {
-	uint64_t limit_ns = waiter->waited_ns > RR_STALE_NS ? waiter->waited_ns : RR_STALE_NS;
+	uint64_t limit_ns = waiter->waited_ns > RR_STALE_NS + RR_QUIET_NS ? waiter->waited_ns - RR_QUIET_NS : RR_STALE_NS;
 
 	/* In the page of one that closed stays what it waited in when its time was over there. */
 	if (rank->life == RR_LIFE_RUNS || rank->page_state == RR_PAGE_CLOSED)

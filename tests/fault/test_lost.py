@@ -99,3 +99,20 @@ def test_an_edge_that_gets_on_is_not_down(mover: int) -> None:
     assert verdict_of(found) is None
     seen[mover].pace_moved_ns = 1_500_000_000
     assert edge(seen, op=6) == (1, 2, 5)
+
+
+def test_the_last_word_of_the_operation_before_makes_no_cycle() -> None:
+    """Ranks 0 and 1 waited for each other elsewhere before rank 1 was stopped: told late, it is no wait of now."""
+    seen = records(2)
+    here, there = 7, 8
+    for rank in (0, 1):
+        seen[rank].comm, seen[rank].process = here, 100 + rank
+    seen[0].wait_kind[0], seen[0].waited_ns = lib.RR_WAIT_ENTRY, 2_000_000_000
+    seen[1].op_entered, seen[1].op_done, seen[1].life = 4, 4, lib.RR_LIFE_UNKNOWN
+    seen[1].else_kind, seen[1].else_comm, seen[1].else_process = lib.RR_WAIT_ENTRY, there, 100
+    found = ffi.new("rr_verdict *")
+    for quiet_ns, kind in ((1_900_000_000, "never_entered"), (400_000_000, "order")):
+        seen[1].else_quiet_ns = quiet_ns
+        lib.rr_verdict_search(seen, 2, 0, 5, found)
+        each = verdict_of(found)
+        assert each is not None and each.kind == kind, each

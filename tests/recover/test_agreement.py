@@ -41,6 +41,7 @@ def test_no_two_outcomes_and_a_live_majority_ends() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_no_two_outcomes_in_many_runs() -> None:
     found = first_violation(Agreement, 40 * RUNS)
     assert found is None, f"seed {found[0]}: {found[1]}" if found else ""
