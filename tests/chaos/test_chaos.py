@@ -15,6 +15,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 # A loaded machine with two cores: the strict bounds are those of tests/fault, with one world at a time.
 SLACK_S = "10"
 PATIENCE = "2"
+TRANSPORTS = ("--transport", "shm,tcp,sim,verbs")
 NOT_IN_CI = "slow:tcp"  # needs a processor for each of four hosts
 
 
@@ -27,20 +28,24 @@ def chaos(*options: str, timeout_s: float = 110) -> tuple[int, Any, str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.timeout(400)
 def test_a_slice() -> None:
-    code, told, errors = chaos(
-        "--seconds", "15", "--seed", "1", "--transport", "shm,tcp,sim,verbs", "--without", NOT_IN_CI
-    )
-    assert told["runs"] >= 3, told
-    assert told["right_share"] >= 0.99, errors
+    """A minute. Beside a whole suite a rank may get no processor for seconds: what is wrong must not be so again."""
+    code, told, errors = chaos("--seconds", "60", "--seed", "1", *TRANSPORTS, "--without", NOT_IN_CI, timeout_s=200)
+    assert told["runs"] >= 6, told
     assert told["hang"] == told["wrong_sums"] == told["leaks"] == 0, errors
     assert code == (0 if told["right"] == told["runs"] else 1)
+    bad = [run["plan"]["seed"] for run in told["results"] if run["grade"] != "right"]
+    assert len(bad) <= max(1, told["runs"] // 20), errors
+    for seed in bad:
+        code, again, said = chaos("--replay", str(seed), *TRANSPORTS)
+        assert code == 0 and again["right"] == 1, errors + said
 
 
 @pytest.mark.long
 @pytest.mark.timeout(2000)
 def test_two_hundred() -> None:
-    _, told, errors = chaos("--runs", "200", "--seed", "1", "--transport", "shm,tcp,sim,verbs", timeout_s=1900)
+    _, told, errors = chaos("--runs", "200", "--seed", "1", *TRANSPORTS, timeout_s=1900)
     assert told["right_share"] >= 0.99, errors
     assert told["hang"] == told["wrong_sums"] == told["leaks"] == 0, errors
 
