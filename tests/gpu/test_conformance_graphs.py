@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu.conformance import (
+    LEGACY,
     Gate,
     batch,
     case,
@@ -40,6 +41,7 @@ def test_memory_operations_and_copies_are_captured_and_replayed() -> None:
     source, slot, result, flags = filled(COUNT), filled(COUNT), filled(COUNT), filled()
     ready, credit, count = flags, flags + 128, flags + 256
     check(driver.cuMemsetD32(credit, 1, 1))
+    check(driver.cuStreamSynchronize(LEGACY))  # streams that do not block do not wait for it
     check(driver.cuStreamBeginCapture(copier, RELAXED))
     check(driver.cuEventRecord(fork, copier))
     check(driver.cuStreamWaitEvent(computer, fork, 0))

@@ -9,6 +9,7 @@ from gpu.conformance import (
     BLOCK_BYTES,
     EQ,
     GEQ,
+    LEGACY,
     NOR,
     Gate,
     attribute,
@@ -169,6 +170,7 @@ def test_a_copy_of_4_bytes_sets_a_flag_as_well() -> None:
     context()
     setter, waiter, one, flag = non_blocking(), non_blocking(), filled(), filled()
     check(driver.cuMemsetD32(one, 1, 1))
+    check(driver.cuStreamSynchronize(LEGACY))  # streams that do not block do not wait for it
     for _ in range(20):
         check(batch(waiter, [wait32(flag, 1), write32(flag, 0)]))
         check(driver.cuMemcpyDtoDAsync(flag, one, 4, setter))
