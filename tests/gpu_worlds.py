@@ -55,6 +55,12 @@ def idle(producer):
     with producer.device.current():
         return int(bindings().cuStreamQuery(producer.stream)[0]) == 0
 
+def drained(producer, seconds=20):
+    end = time.monotonic() + seconds
+    while not idle(producer) and time.monotonic() < end:
+        time.sleep(0.01)
+    say(drained=idle(producer))
+
 sim = ctypes.CDLL("libcuda.so.1")
 sim.cs_calls.restype = ctypes.c_uint64
 def called(*names):

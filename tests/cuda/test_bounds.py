@@ -47,10 +47,7 @@ else:
 if me == 0 and FAULT == "stopped":
     time.sleep(2)  # rank 2 is through
     os.kill(int(open(place).read()), signal.SIGKILL)
-end = time.monotonic() + 10
-while not idle(p) and time.monotonic() < end:
-    time.sleep(0.01)
-say(drained=idle(p))
+drained(p, 10)
 """
 KINDS = {"killed": {"died"}, "stopped": {"stopped", "never_entered"}, "mismatch": {"mismatch"}}
 

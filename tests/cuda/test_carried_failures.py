@@ -16,12 +16,6 @@ a = ga.Numba(p, x[me])
 comm.all_reduce(a)
 comm.synchronize()
 sync(p)
-
-def drained(seconds=20):
-    end = time.monotonic() + seconds
-    while not idle(p) and time.monotonic() < end:
-        time.sleep(0.01)
-    say(drained=idle(p))
 """
 
 
@@ -44,7 +38,7 @@ if me == 3:
     os.kill(os.getpid(), signal.SIGKILL)
 comm.all_reduce(a)
 said_error(comm.synchronize)
-drained()
+drained(p)
 comm.close()
 """,
         tmp_path,
@@ -75,7 +69,7 @@ said_error(work.synchronize)
 if me:
     say(held=not idle(p))
     gate.open()
-drained()
+drained(p)
 comm.close()
 """,
         tmp_path,
@@ -104,7 +98,7 @@ if me == 0:
 said_error(comm.synchronize)
 if me:
     gate.open()
-drained()
+drained(p)
 comm.close()
 """,
         tmp_path,
@@ -126,7 +120,7 @@ def test_a_mismatch_moves_nothing(tmp_path: Path) -> None:
         + """
 comm.all_reduce(a, op="max" if me else "sum")
 said_error(comm.synchronize)
-drained()
+drained(p)
 comm.close()
 """,
         tmp_path,
