@@ -87,6 +87,47 @@ def launch(p, graph):
 """
 
 
+# All collectives, TURNS times; each communicator has streams, so delays, of its own.
+COLLECTIVES = """
+with rr.init(device="cuda", timeout_s=60) as comm:
+    p, n, me = ga.Producer(comm._ordinal("cuda")), comm.size, comm.rank
+    bad = 0
+    for turn in range(TURNS):
+        other = comm.dup() if turn else comm  # with streams, so delays, of its own
+        x = everyone(comm, 2003, np.int32)
+        a, b = ga.Numba(p, x[me]), ga.Numba(p, np.zeros_like(x[me]))
+        for algorithm in ("ring", "direct", None):
+            other.all_reduce(a, out=b, algorithm=algorithm)
+            other.all_reduce(b, op="max")
+        bad += wrong(b, x.sum(0))
+        parts = [ga.Numba(p, part) for part in np.array_split(x[me], 3)]
+        other.all_reduce(parts)
+        bad += sum(wrong(part, want) for part, want in zip(parts, np.array_split(x.sum(0), 3)))
+        part = ga.Numba(p, np.zeros_like(np.array_split(x[me], n)[me]))
+        other.reduce_scatter(a, out=part)
+        bad += wrong(part, np.array_split(x.sum(0), n)[me])
+        other.all_gather(part, out=b)
+        bad += wrong(b, x.sum(0))
+        other.broadcast(b, root=n - 1)
+        other.reduce(b, root=0)
+        bad += wrong(b, x.sum(0) * (n if me == 0 else 1))
+        each = everyone(comm, 601 * n, np.int32)
+        whole, mine = ga.Numba(p, each[me]), ga.Numba(p, np.zeros(601 * n, np.int32))
+        other.all_to_all(whole, out=mine)
+        bad += wrong(mine, each[:, me * 601:(me + 1) * 601].reshape(-1))
+        piece = ga.Numba(p, np.zeros(601, np.int32))
+        other.scatter(whole if me == 0 else None, out=piece)
+        bad += wrong(piece, each[0][me * 601:(me + 1) * 601])
+        other.gather(piece, out=mine if me == 0 else None)
+        bad += wrong(mine, each[0]) if me == 0 else 0
+        say(lists=sum(native.listed for native in other._plans.values()), plans=len(other._plans))
+        if other is not comm:
+            other.close()
+    comm.barrier()
+    say(bad=bad)
+"""
+
+
 @functools.cache
 def kernel_cache() -> Path:
     """Compiled kernels of all tests of this run: each dtype costs a second on a busy machine."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpu_nodes import DELAYS, ONE_SLOT, SMALL_SLOT, SMALL_SLOTS, nodes, of
+from gpu_nodes import ONE_SLOT, SMALL_SLOT, SMALL_SLOTS, nodes, of
 from gpu_twins import alike, run_twins
-from gpu_worlds import STREAMS, kernel_cache, run_gpus
+from gpu_worlds import COLLECTIVES, STREAMS, kernel_cache, run_gpus
 
 EVERYTHING = """
 from rdmaring.schedule import algorithms_of
@@ -302,7 +302,7 @@ else:
 @pytest.mark.parametrize(("per", "seed"), [(1, 1), (2, 2)])
 def test_delays(per: int, seed: int, tmp_path: Path) -> None:
     """10 sequences of delays each: every communicator has streams of its own."""
-    source = nodes(per) + "TURNS = 10\n" + DELAYS
+    source = nodes(per) + "TURNS = 10\n" + COLLECTIVES
     ran = run_gpus(2 * per, source, tmp_path, env=ONE_SLOT, seed=seed, delay_us=1000, devices=seed)
     assert of(ran, 2 * per, "bad") == [0] * 2 * per
 
@@ -311,7 +311,7 @@ def test_delays(per: int, seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_many_delays(seed: int, tmp_path: Path) -> None:
     per = 1 + seed % 2
-    source = nodes(per) + "TURNS = 5\n" + DELAYS
+    source = nodes(per) + "TURNS = 5\n" + COLLECTIVES
     settings = {"seed": 100 + seed, "delay_us": 2000, "devices": 1 + seed % 3, "one_queue": seed % 4 == 3}
     ran = run_gpus(2 * per, source, tmp_path, env=ONE_SLOT, **settings)
     assert of(ran, 2 * per, "bad") == [0] * 2 * per

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from cuda_sim import race_checker
-from gpu_nodes import DELAYS, ONE_SLOT, nodes, of
-from gpu_worlds import STREAMS, run_gpus
+from gpu_nodes import ONE_SLOT, nodes, of
+from gpu_worlds import COLLECTIVES, STREAMS, run_gpus
 
 import rdmaring
 
@@ -33,7 +33,7 @@ def carried_accesses(log: Path) -> set[str]:
 def test_no_races(per: int, one_queue: bool, tmp_path: Path) -> None:
     """The log has the host's accesses to slots and flags, too."""
     log = tmp_path / "log"
-    source = nodes(per) + STREAMS + WATCHED + "TURNS = 1\n" + DELAYS
+    source = nodes(per) + STREAMS + WATCHED + "TURNS = 1\n" + COLLECTIVES
     settings = {"seed": 5, "delay_us": 300, "devices": per, "one_queue": one_queue}
     ran = run_gpus(2 * per, source, tmp_path, env=ONE_SLOT, race_log=log, **settings)
     assert of(ran, 2 * per, "bad") == [0] * 2 * per

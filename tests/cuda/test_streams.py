@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cuda_sim import race_checker
-from gpu_worlds import CAPTURE, STREAMS, run_gpus
+from gpu_worlds import CAPTURE, COLLECTIVES, STREAMS, run_gpus
 
 
 def of(ran: Any, world: int, key: str) -> list[Any]:
@@ -124,44 +124,6 @@ with rr.init(device="cuda") as comm:
     assert of(ran, 2, "wrong") == [0, 0]
 
 
-COLLECTIVES = """
-with rr.init(device="cuda") as comm:
-    p, n, me = ga.Producer(comm._ordinal("cuda")), comm.size, comm.rank
-    bad = 0
-    for turn in range(TURNS):
-        other = comm.dup() if turn else comm  # with streams, so delays, of its own
-        x = everyone(comm, 2003, np.int32)
-        a, b = ga.Numba(p, x[me]), ga.Numba(p, np.zeros_like(x[me]))
-        for algorithm in ("ring", "direct", None):
-            other.all_reduce(a, out=b, algorithm=algorithm)
-            other.all_reduce(b, op="max")
-        bad += wrong(b, x.sum(0))
-        parts = [ga.Numba(p, part) for part in np.array_split(x[me], 3)]
-        other.all_reduce(parts)
-        bad += sum(wrong(part, want) for part, want in zip(parts, np.array_split(x.sum(0), 3)))
-        part = ga.Numba(p, np.zeros_like(np.array_split(x[me], n)[me]))
-        other.reduce_scatter(a, out=part)
-        bad += wrong(part, np.array_split(x.sum(0), n)[me])
-        other.all_gather(part, out=b)
-        bad += wrong(b, x.sum(0))
-        other.broadcast(b, root=n - 1)
-        other.reduce(b, root=0)
-        bad += wrong(b, x.sum(0) * (n if me == 0 else 1))
-        each = everyone(comm, 601 * n, np.int32)
-        whole, mine = ga.Numba(p, each[me]), ga.Numba(p, np.zeros(601 * n, np.int32))
-        other.all_to_all(whole, out=mine)
-        bad += wrong(mine, each[:, me * 601:(me + 1) * 601].reshape(-1))
-        piece = ga.Numba(p, np.zeros(601, np.int32))
-        other.scatter(whole if me == 0 else None, out=piece)
-        bad += wrong(piece, each[0][me * 601:(me + 1) * 601])
-        other.gather(piece, out=mine if me == 0 else None)
-        bad += wrong(mine, each[0]) if me == 0 else 0
-        say(lists=sum(native.listed for native in other._plans.values()), plans=len(other._plans))
-        if other is not comm:
-            other.close()
-    comm.barrier()
-    say(bad=bad)
-"""
 SMALL_SLOTS = {"RDMARING_SLOT_BYTES": "4096", "RDMARING_SLOT_COUNT": "1"}
 
 
