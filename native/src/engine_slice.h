@@ -138,10 +138,10 @@ static inline uint32_t rr_slice_bytes(const struct rr_open_row *work, uint64_t o
 	return left < work->plan->slice_bytes ? (uint32_t)left : work->plan->slice_bytes;
 }
 
-/* Whether a slot of this link is best filled past the caches. */
+/* Whether the slot just reserved is best filled past the caches. */
 static inline bool rr_slice_past(const struct rr_link *out, const struct rr_transfer *transfer)
 {
-	return out->apart && transfer->mode == RR_MODE_SLOT && transfer->bytes >= RR_APART_BYTES_MIN;
+	return out->past && transfer->mode == RR_MODE_SLOT;
 }
 
 /* What both ends of a transfer compare where each knows its own counts only; see link.h. */

@@ -195,11 +195,9 @@ static bool take_common(struct link_shm *this, const struct rr_transfer *transfe
 	if (rr_common_join(this->shm, transfer->given, &this->reserved_common))
 		*place = (void *)(uintptr_t)transfer->given;
 	else if (transfer->alike > 1)
-		this->reserved_common = rr_common_take(this->shm, transfer->bytes, place);
+		this->reserved_common = rr_common_take(this->shm, transfer->bytes, place, &this->link.past);
 	if (this->reserved_common < 0)
 		return false;
-	if (*place != transfer->given)
-		rr_apart_look(&this->apart, *place, transfer->bytes, &this->link.apart);
 	this->reserved_slot = RR_SLOT_COMMON | (uint32_t)((uint64_t)((uint8_t *)*place - this->common) / RR_CACHE_LINE);
 	return true;
 }
@@ -240,7 +238,7 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 				return RR_AGAIN;
 		}
 		*place = this->slots + (uint64_t)this->reserved_slot * RR_CACHE_LINE;
-		rr_apart_look(&this->apart, *place, transfer->bytes, &link->apart);
+		link->past = rr_apart_look(&this->apart, *place, transfer->bytes);
 		return RR_OK;
 	}
 	return rr_fail(RR_ERR_PROTOCOL, "no such mode: %d", (int)transfer->mode);

@@ -105,6 +105,9 @@ void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, con
 		gather(payload, input);
 	else if (plan->vector_bytes == 8) /* the size for which a call of memcpy would be felt */
 		memcpy(payload, input->zero, 8);
+	else if (plan->vector_bytes >= RR_APART_BYTES_MIN)
+		rr_plan_copy(plan, payload, input->zero, plan->vector_bytes,
+			     rr_apart_look(&mailbox->apart, payload, (uint32_t)plan->vector_bytes));
 	else if (plan->vector_bytes)
 		memcpy(payload, input->zero, plan->vector_bytes);
 	if (mailbox->out)

@@ -17,6 +17,12 @@ struct rr_range {
 	uint64_t begin, end;
 };
 
+/* What a rank of this node reads; see stage.h. */
+struct rr_staged {
+	struct rr_range range;
+	int32_t reader; /* the first, where there are several */
+};
+
 struct rr_plan {
 	struct rr_comm *comm; /* NULL once that is closed */
 	struct rr_plan *list_next, **list_link; /* the communicator's plans */
@@ -44,7 +50,7 @@ struct rr_plan {
 	bool far;  /* some of them are on other nodes */
 	bool rdma; /* and a link to one of these is RDMA's */
 	bool uses[RR_BUFFER_COUNT]; /* which buffers this rank's rows touch */
-	struct rr_range *staged; /* of INPUT: what ranks of this node read; see stage.h */
+	struct rr_staged *staged; /* of INPUT */
 	uint32_t staged_count;
 	bool check;  /* slices carry a CRC32C */
 	bool paired; /* counts differ by pair: chunk_offsets are this rank's own view */
@@ -88,6 +94,15 @@ static inline uint64_t rr_plan_part(const struct rr_plan *plan, uint32_t chunk, 
 		return round ? plan->chunk_offsets[chunk + 1] : begin;
 	/* 128-bit: elements * round overflows 64 bits for vectors beyond 2^48 elements */
 	return begin + (uint64_t)((unsigned __int128)elements * round / plan->round_count) * plan->element_bytes;
+}
+
+/* Elements of the plan's data type, bit for bit. past: the place is best filled past the caches (apart.h). */
+static inline void rr_plan_copy(const struct rr_plan *plan, void *to, const void *from, uint64_t bytes, bool past)
+{
+	struct rr_combine pass = {.dst = &to, .dst_count = 1, .src = &from, .src_count = 1,
+				  .count = bytes / plan->element_bytes, .past_last = past};
+
+	plan->pass(&pass);
 }
 
 #endif

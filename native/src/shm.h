@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "apart.h"
 #include "hello.h"
 #include "memory.h"
 #include "page.h"
@@ -40,6 +41,7 @@ struct rr_shm_peer {
 	struct rr_mapping *mappings;
 	uint32_t mapping_count, mapping_room;
 	struct rr_pin_range slots; /* of its segment */
+	struct rr_apart staged;    /* how far it is, by what was staged for it; see stage.h */
 };
 
 struct rr_shm {

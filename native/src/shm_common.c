@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "apart.h"
 #include "order.h"
 #include "shm.h"
 
@@ -18,6 +19,7 @@ struct rr_common {
 	uint64_t first, next; /* numbers of the slots in use */
 	struct common_slot slots[COMMON_COUNT];
 	uint8_t *place; /* of the slot taken last */
+	struct rr_apart apart;
 	uint64_t wanted[]; /* [COMMON_COUNT][ranks of the node]: what each reader's counter must reach; 0: no reader */
 };
 
@@ -55,7 +57,7 @@ static struct rr_common *common_of(struct rr_shm *shm)
 	return shm->common;
 }
 
-int64_t rr_common_take(struct rr_shm *shm, uint32_t bytes, void **place)
+int64_t rr_common_take(struct rr_shm *shm, uint32_t bytes, void **place, bool *past)
 {
 	struct rr_common *common = common_of(shm);
 	uint64_t whole = shm->layout.link_bytes;
@@ -83,6 +85,7 @@ int64_t rr_common_take(struct rr_shm *shm, uint32_t bytes, void **place)
 	common->slots[common->next % COMMON_COUNT] = (struct common_slot){.end = common->end, .open = 1};
 	common->place = rr_page_slots(shm->page, &shm->layout, (uint32_t)shm->index[shm->rank]) + at;
 	*place = common->place;
+	*past = rr_apart_look(&common->apart, *place, bytes);
 	return (int64_t)common->next++;
 }
 

@@ -20,8 +20,11 @@
 struct rr_shm;
 struct rr_common;
 
-/* The slot's number, or -1: no room, or no memory for the books. *place: where to fill it in. */
-int64_t rr_common_take(struct rr_shm *shm, uint32_t bytes, void **place);
+/*
+ * The slot's number, or -1: no room, or no memory for the books. *place: where to fill it in; *past: best past the
+ * caches (apart.h).
+ */
+int64_t rr_common_take(struct rr_shm *shm, uint32_t bytes, void **place, bool *past);
 /* Whether `place` is the slot taken last and still open: *number is its number then. */
 bool rr_common_join(struct rr_shm *shm, const void *place, int64_t *number);
 /* transfers: how many transfers from us the reader has released when it is done with this one. */

@@ -5,74 +5,75 @@
 
 #include "status.h"
 
+#define NO_READER -1
+#define NOT_STAGED -2
 #define SCRATCH_BYTES_MIN (64u << 10) /* it grows by doubling from here: peers map it anew each time */
 
-/* Of a row that sends input: 1 if one of its peers is near and all of those send here too, -1 if one does not. */
-static int staged_row(const struct rr_comm *comm, const struct rr_schedule *rows, const struct rr_row *row)
+/*
+ * Of a row that sends input: the first of its peers that is near, if all of those send here too; NO_READER: none is
+ * near; NOT_STAGED: one does not.
+ */
+static int32_t staged_row(const struct rr_comm *comm, const struct rr_schedule *rows, const struct rr_row *row)
 {
-	int found = 0;
+	int32_t found = NO_READER;
 
 	for (int32_t i = row->send_begin; i < row->send_end; i++) {
 		int32_t peer = rows->sends[i].peer;
 		if (!rr_shm_has(&comm->shm, peer))
 			continue;
 		if (!rows->receives_from[peer])
-			return -1;
-		found = 1;
+			return NOT_STAGED;
+		found = found == NO_READER ? peer : found;
 	}
 	return found;
 }
 
-/* sent[c]: chunk c is read by a rank of this node. sent[chunk_count] stays false. */
-static void collect(struct rr_plan *plan, const bool *sent)
+/* readers[c]: who reads chunk c, or NO_READER. */
+static void collect(struct rr_plan *plan, const int32_t *readers)
 {
-	for (uint32_t c = 0; c < plan->rows->chunk_count; c++) {
-		uint32_t begin = c;
-		while (sent[c])
-			c++;
-		if (c > begin)
-			plan->staged[plan->staged_count++] =
-				(struct rr_range){plan->chunk_offsets[begin], plan->chunk_offsets[c]};
+	uint32_t end, count = plan->rows->chunk_count;
+
+	for (uint32_t c = 0; c < count; c = end) {
+		for (end = c + 1; end < count && readers[end] == readers[c];)
+			end++;
+		if (readers[c] != NO_READER)
+			plan->staged[plan->staged_count++] = (struct rr_staged){
+				{plan->chunk_offsets[c], plan->chunk_offsets[end]}, readers[c]};
 	}
 }
 
 rr_status rr_stage_find(const struct rr_comm *comm, struct rr_plan *plan)
 {
 	const struct rr_schedule *rows = plan->rows;
-	bool *sent = calloc((size_t)rows->chunk_count + 1, sizeof(*sent));
-	int found = 0;
+	int32_t *readers = calloc((size_t)rows->chunk_count, sizeof(*readers));
+	int32_t found = NO_READER;
 
-	plan->staged = calloc((size_t)rows->chunk_count + 1, sizeof(*plan->staged));
-	if (!sent || !plan->staged) {
-		free(sent);
+	plan->staged = calloc((size_t)rows->chunk_count, sizeof(*plan->staged));
+	if (!readers || !plan->staged) {
+		free(readers);
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan of %u chunks", rows->chunk_count);
 	}
-	for (uint32_t r = 0; r < rows->row_count && found >= 0; r++) {
+	for (uint32_t c = 0; c < rows->chunk_count; c++)
+		readers[c] = NO_READER;
+	for (uint32_t r = 0; r < rows->row_count && found != NOT_STAGED; r++) {
 		const struct rr_row *row = &rows->rows[r];
-		found = row->buffer == RR_INPUT ? staged_row(comm, rows, row) : 0;
-		for (int32_t c = row->chunk_begin; found > 0 && c < row->chunk_end; c++)
-			sent[c] = true;
+		found = row->buffer == RR_INPUT ? staged_row(comm, rows, row) : NO_READER;
+		for (int32_t c = row->chunk_begin; found >= 0 && c < row->chunk_end; c++)
+			readers[c] = readers[c] == NO_READER ? found : readers[c];
 	}
-	if (found >= 0)
-		collect(plan, sent);
-	free(sent);
+	if (found != NOT_STAGED)
+		collect(plan, readers);
+	free(readers);
 	return RR_OK;
 }
 
-static void copy(const struct rr_plan *plan, void *to, const void *from, uint64_t bytes)
-{
-	struct rr_combine pass = {.dst = &to, .dst_count = 1, .src = &from, .src_count = 1,
-				  .count = bytes / plan->element_bytes};
-
-	plan->pass(&pass);
-}
-
-/* `zero`: where coordinate 0 would lie in the copy. */
+/* `zero`: where coordinate 0 would lie in the copy. past: its readers are far (apart.h). */
 static void copy_range(const struct rr_plan *plan, const struct rr_buffer *input, uint64_t zero,
-		       const struct rr_range *range)
+		       const struct rr_range *range, bool past)
 {
 	if (input->zero) {
-		copy(plan, (void *)(uintptr_t)(zero + range->begin), input->zero + range->begin, range->end - range->begin);
+		rr_plan_copy(plan, (void *)(uintptr_t)(zero + range->begin), input->zero + range->begin,
+			     range->end - range->begin, past);
 		return;
 	}
 	for (uint32_t i = 0; i < input->count; i++) {
@@ -82,8 +83,8 @@ static void copy_range(const struct rr_plan *plan, const struct rr_buffer *input
 		if (end > range->end)
 			end = range->end;
 		if (begin < end)
-			copy(plan, (void *)(uintptr_t)(zero + begin),
-			     (const char *)input->extents[i].address + (begin - first), end - begin);
+			rr_plan_copy(plan, (void *)(uintptr_t)(zero + begin),
+				     (const char *)input->extents[i].address + (begin - first), end - begin, past);
 	}
 }
 
@@ -108,7 +109,12 @@ rr_status rr_stage_input(struct rr_comm *comm, struct rr_work *work, struct rr_p
 	rr_status status = rr_operation_place(comm, stage, bytes, plan->input_begin, place);
 	if (status != RR_OK)
 		return status;
-	for (uint32_t i = 0; i < plan->staged_count; i++)
-		copy_range(plan, &work->input, (uint64_t)(uintptr_t)stage - plan->input_begin, &plan->staged[i]);
+	uint64_t zero = (uint64_t)(uintptr_t)stage - plan->input_begin;
+	for (uint32_t i = 0; i < plan->staged_count; i++) {
+		const struct rr_range *range = &plan->staged[i].range;
+		bool past = rr_apart_look(&comm->shm.peers[plan->staged[i].reader].staged,
+					  (void *)(uintptr_t)(zero + range->begin), (uint32_t)(range->end - range->begin));
+		copy_range(plan, &work->input, zero, range, past);
+	}
 	return RR_OK;
 }
