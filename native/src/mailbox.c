@@ -11,13 +11,19 @@ static uint64_t tag_of(const struct rr_mailbox *mailbox, const struct rr_plan *p
 	return (uint64_t)mailbox->serial << 32 | (uint32_t)plan->descriptor.hash;
 }
 
+/* Shorter sums are made as fast as copied. */
+#define SHARED_BYTES_MIN 4096u
+
+static struct rr_mailbox_line *line_of(const struct rr_mailbox *mailbox, struct rr_page *page)
+{
+	return &rr_page_mailbox(page, &mailbox->shm->layout)[mailbox->serial & 1];
+}
+
 static uint8_t *payload_of(const struct rr_mailbox *mailbox, struct rr_page *page, uint64_t bytes)
 {
-	uint32_t which = mailbox->serial & 1;
-
 	if (bytes <= RR_MAILBOX_LINE_BYTES)
-		return rr_page_mailbox(page, &mailbox->shm->layout)[which].payload;
-	return rr_page_mailbox_payload(page, &mailbox->shm->layout, which);
+		return line_of(mailbox, page)->payload;
+	return rr_page_mailbox_payload(page, &mailbox->shm->layout, mailbox->serial & 1);
 }
 
 static void gather(uint8_t *payload, const struct rr_buffer *input)
@@ -101,6 +107,8 @@ void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, con
 	mailbox->serial++;
 	mailbox->checked = 1; /* our own */
 	uint8_t *payload = payload_of(mailbox, shm->page, plan->vector_bytes);
+	if (plan->vector_bytes > RR_MAILBOX_LINE_BYTES)
+		rr_note64(&line_of(mailbox, shm->page)->summed, 0);
 	if (input->count)
 		gather(payload, input);
 	else if (plan->vector_bytes == 8) /* the size for which a call of memcpy would be felt */
@@ -113,7 +121,7 @@ void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, con
 	if (mailbox->out)
 		post_far(mailbox, plan, payload);
 	/* pairs with rr_mailbox_poll() */
-	rr_publish64(&rr_page_mailbox(shm->page, &shm->layout)[mailbox->serial & 1].tag, tag_of(mailbox, plan));
+	rr_publish64(&line_of(mailbox, shm->page)->tag, tag_of(mailbox, plan));
 	mailbox->unrung = true;
 }
 
@@ -130,11 +138,65 @@ void rr_mailbox_ring(struct rr_mailbox *mailbox)
 			rr_shm_wake(shm, r);
 }
 
+/* To where the result belongs. */
+static void give(const struct rr_plan *plan, const struct rr_buffer *output, const uint8_t *result)
+{
+	if (output->count)
+		scatter(output, result);
+	else
+		rr_plan_copy(plan, output->zero, result, plan->vector_bytes, false);
+}
+
+/* The sum that a rank of this node has left, or NULL. Neighbours first: theirs is likelier in this processor's cache. */
+static const uint8_t *sum_left(const struct rr_mailbox *mailbox, uint64_t expected)
+{
+	struct rr_shm *shm = mailbox->shm;
+
+	for (int32_t away = 1; away < shm->world; away++) {
+		for (int32_t side = -1; side <= 1; side += 2) {
+			int32_t peer = shm->rank + side * away;
+			if (peer < 0 || peer >= shm->world || !rr_shm_has(shm, peer))
+				continue;
+			struct rr_page *page = shm->peers[peer].page;
+			if (rr_observe64(&line_of(mailbox, page)->summed) == expected) /* pairs with combine() */
+				return rr_page_mailbox_sum(page, &shm->layout, mailbox->serial & 1);
+		}
+	}
+	return NULL;
+}
+
+/* All payloads are there. */
+static void combine(struct rr_mailbox *mailbox, const struct rr_plan *plan, const struct rr_buffer *output)
+{
+	struct rr_shm *shm = mailbox->shm;
+	const void *sources[RR_MAILBOX_WORLD_MAX];
+	bool shares = mailbox->shares && plan->vector_bytes >= SHARED_BYTES_MIN;
+	const uint8_t *left = shares ? sum_left(mailbox, tag_of(mailbox, plan)) : NULL;
+	uint8_t packed[RR_MAILBOX_BYTES];
+	void *result = output->count ? (void *)packed : output->zero;
+
+	if (left) {
+		give(plan, output, left);
+		return;
+	}
+	if (shares)
+		result = rr_page_mailbox_sum(shm->page, &shm->layout, mailbox->serial & 1);
+	for (int32_t r = 0; r < shm->world; r++)
+		sources[r] = rr_shm_has(shm, r) ? payload_of(mailbox, shm->peers[r].page, plan->vector_bytes)
+						: mailbox->payloads[r];
+	struct rr_combine pass = {.dst = &result, .dst_count = 1, .src = sources, .src_count = (uint32_t)shm->world,
+				  .count = plan->descriptor.count, .post = plan->post, .factor = plan->factor};
+	plan->pass(&pass);
+	if (shares)
+		rr_publish64(&line_of(mailbox, shm->page)->summed, tag_of(mailbox, plan)); /* pairs with sum_left() */
+	if (shares || output->count)
+		give(plan, output, result);
+}
+
 rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan, const struct rr_buffer *output)
 {
 	struct rr_shm *shm = mailbox->shm;
 	uint64_t expected = tag_of(mailbox, plan);
-	const void *sources[RR_MAILBOX_WORLD_MAX];
 
 	if (mailbox->status < 0)
 		return rr_error_set(&mailbox->error);
@@ -152,7 +214,7 @@ rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan
 				return status;
 			continue;
 		}
-		uint64_t tag = rr_observe64(&rr_page_mailbox(shm->peers[peer].page, &shm->layout)[mailbox->serial & 1].tag);
+		uint64_t tag = rr_observe64(&line_of(mailbox, shm->peers[peer].page)->tag);
 		if (tag == expected)
 			continue;
 		if (tag >> 32 != mailbox->serial)
@@ -160,17 +222,7 @@ rr_status rr_mailbox_poll(struct rr_mailbox *mailbox, const struct rr_plan *plan
 		mailbox->mismatch = peer;
 		return rr_fail(RR_ERR_MISMATCH, "rank %d called another operation", peer);
 	}
-	if (!plan->vector_bytes)
-		return RR_OK;
-	for (int32_t r = 0; r < shm->world; r++)
-		sources[r] = rr_shm_has(shm, r) ? payload_of(mailbox, shm->peers[r].page, plan->vector_bytes)
-						: mailbox->payloads[r];
-	uint8_t packed[RR_MAILBOX_BYTES];
-	void *result = output->count ? (void *)packed : output->zero;
-	struct rr_combine pass = {.dst = &result, .dst_count = 1, .src = sources, .src_count = (uint32_t)shm->world,
-				  .count = plan->descriptor.count, .post = plan->post, .factor = plan->factor};
-	plan->pass(&pass);
-	if (output->count)
-		scatter(output, packed);
+	if (plan->vector_bytes)
+		combine(mailbox, plan, output);
 	return RR_OK;
 }

@@ -6,6 +6,10 @@
  * payloads in rank order: the same bits everywhere. Two lines alternate by serial: a rank writes line
  * s+2 only after it has seen all tags s+1, which their owners wrote after reading all lines s.
  *
+ * Where ranks share processors they run one after another. All N payloads through all N ranks would take N passes over
+ * N payloads then: so the first rank that has the sum of a larger message leaves it beside its payload, and those that
+ * run later copy that.
+ *
  * It is the one-shot `direct` schedule, compiled. Threads: the driver of the communicator only.
  */
 #ifndef RR_MAILBOX_H
@@ -23,6 +27,7 @@ struct rr_mailbox {
 	uint32_t serial;  /* of the last message posted */
 	int32_t checked;  /* peers whose tag was seen, counted round from our rank */
 	bool unrung;      /* posted, and no sleeper was woken for it yet */
+	bool shares;      /* ranks share processors: who has summed lets the others copy */
 	int32_t mismatch; /* the peer whose tag has another hash */
 	struct rr_apart apart; /* how far the readers of our payloads are */
 	/* ranks on other nodes; NULL where there are none */

@@ -27,7 +27,8 @@ void rr_layout_set(struct rr_layout *layout, uint32_t count, uint64_t slot_bytes
 	layout->consumed = align_up(sizeof(struct rr_page), RR_CACHE_LINE);
 	layout->mailbox = layout->consumed + 2ull * count * sizeof(struct rr_line);
 	layout->mailbox_payload = layout->mailbox + 2 * sizeof(struct rr_mailbox_line);
-	layout->rings = layout->mailbox_payload + 2ull * RR_MAILBOX_BYTES;
+	layout->mailbox_sum = layout->mailbox_payload + 2ull * RR_MAILBOX_BYTES;
+	layout->rings = layout->mailbox_sum + 2ull * RR_MAILBOX_BYTES;
 	layout->slots = align_up(layout->rings + 2ull * count * RR_RING_COUNT * sizeof(struct rr_data), PAGE_BYTES);
 	layout->message_slots = layout->slots + (uint64_t)count * layout->link_bytes;
 	layout->bytes = align_up(layout->message_slots + (uint64_t)count * layout->message_bytes, PAGE_BYTES);

@@ -34,7 +34,7 @@
 #include "wire.h"
 
 #define RR_PAGE_MAGIC 0x45474150474e5252ull /* "RRNGPAGE" */
-#define RR_PAGE_VERSION 7                    /* raise on any change to this picture */
+#define RR_PAGE_VERSION 8                    /* raise on any change to this picture */
 #define RR_ENTRY_COUNT 16u                   /* operations back that can be told apart */
 #define RR_DESCRIPTOR_COUNT 64u              /* fits the low byte of an entry */
 #define RR_MAILBOX_LINE_BYTES 56u            /* payload beside the tag */
@@ -50,7 +50,10 @@ enum rr_sleep { RR_SLEEPS_NOT = 0, RR_SLEEPS_ON_FUTEX = 1, RR_SLEEPS_ON_EPOLL = 
 
 struct rr_mailbox_line {
 	alignas(RR_CACHE_LINE) _Atomic uint64_t tag; /* serial << 32 | descriptor hash; last */
-	uint8_t payload[RR_MAILBOX_LINE_BYTES];
+	union {
+		uint8_t payload[RR_MAILBOX_LINE_BYTES];
+		_Atomic uint64_t summed; /* where the payload lies elsewhere: the tag, once the owner's sum is there for others */
+	};
 };
 _Static_assert(sizeof(struct rr_mailbox_line) == 64, "payload and tag travel in one line");
 
@@ -128,7 +131,7 @@ struct rr_layout {
 	uint64_t slot_bytes;
 	uint64_t link_bytes; /* slots of one link */
 	uint64_t message_bytes; /* of one that carries messages of two ranks */
-	uint64_t consumed, mailbox, mailbox_payload, rings, slots, message_slots; /* offsets */
+	uint64_t consumed, mailbox, mailbox_payload, mailbox_sum, rings, slots, message_slots; /* offsets */
 	uint64_t bytes;                                             /* of the whole segment */
 };
 
@@ -147,6 +150,11 @@ static inline struct rr_mailbox_line *rr_page_mailbox(struct rr_page *page, cons
 static inline uint8_t *rr_page_mailbox_payload(struct rr_page *page, const struct rr_layout *layout, uint32_t which)
 {
 	return (uint8_t *)page + layout->mailbox_payload + (uint64_t)which * RR_MAILBOX_BYTES;
+}
+
+static inline uint8_t *rr_page_mailbox_sum(struct rr_page *page, const struct rr_layout *layout, uint32_t which)
+{
+	return (uint8_t *)page + layout->mailbox_sum + (uint64_t)which * RR_MAILBOX_BYTES;
 }
 
 static inline struct rr_data *rr_page_ring(struct rr_page *page, const struct rr_layout *layout, uint32_t receiver)

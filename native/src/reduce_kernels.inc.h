@@ -29,7 +29,7 @@
  * Where that core shares no cache with this one, each line of such a store is fetched from it, though all of it is
  * overwritten, and then fetched by it again. Stores past the caches need neither: 131072 bytes written here and read
  * there took 18 to 20 us, whatever the cores, where ordinary stores took 11 us on cores that share a cache and 36 to
- * 50 us on others. The engine knows which they are (link.h: apart).
+ * 50 us on others. Who asks for it knows which they are (apart.h).
  */
 #define RR_PAST_ALIGNMENT 64u
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 WIRE_VERSION = 8
-PAGE_VERSION = 7
+PAGE_VERSION = 8
 ADDRESSES_MAX = 16
 RAILS_MAX = 8
 RAIL_GIDS_MAX = 4
