@@ -48,13 +48,14 @@ enum rr_page_state { RR_PAGE_SETUP = 0, RR_PAGE_RUNNING = 1, RR_PAGE_FAILED = 2,
 /* How the owner of a page sleeps, and so how it is woken. */
 enum rr_sleep { RR_SLEEPS_NOT = 0, RR_SLEEPS_ON_FUTEX = 1, RR_SLEEPS_ON_EPOLL = 2 };
 
+/* The payload begins the line: a load of 64 bytes of which some count (reduce_ops_x86.h) touches no other line then. */
 struct rr_mailbox_line {
-	alignas(RR_CACHE_LINE) _Atomic uint64_t tag; /* serial << 32 | descriptor hash; last */
 	union {
 		uint8_t payload[RR_MAILBOX_LINE_BYTES];
 		_Atomic uint64_t summed; /* where the payload lies elsewhere: the tag, once the owner's sum is there for others */
 	};
-};
+	_Atomic uint64_t tag; /* serial << 32 | descriptor hash; last */
+} __attribute__((aligned(RR_CACHE_LINE)));
 _Static_assert(sizeof(struct rr_mailbox_line) == 64, "payload and tag travel in one line");
 
 struct rr_line {
