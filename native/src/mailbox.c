@@ -12,7 +12,7 @@ static uint64_t tag_of(const struct rr_mailbox *mailbox, const struct rr_plan *p
 }
 
 /* Shorter sums are made as fast as copied. */
-#define SHARED_BYTES_MIN 4096u
+#define SHARED_BYTES_MIN 1024u
 
 static struct rr_mailbox_line *line_of(const struct rr_mailbox *mailbox, struct rr_page *page)
 {

@@ -130,8 +130,8 @@ int main(void)
 	make(&world, true);
 	for (int round = 0; round < 3; round++) {
 		assert(copies(&world, RR_MAILBOX_BYTES));
-		assert(copies(&world, 4096));
-		assert(!copies(&world, 2048)); /* made as fast as copied */
+		assert(copies(&world, 1024));
+		assert(!copies(&world, 512)); /* made as fast as copied */
 		not_taken_in(&world);
 	}
 	unmake(&world);
