@@ -84,7 +84,7 @@ rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, 
 		uint32_t link = plan->links[i];
 		engine->rows_sent[link] = 0;
 		engine->rows_received[link] = 0;
-		engine->out[link]->held = false;
+		engine->out[link]->held_end = 0;
 	}
 	engine->retired = 0;
 	engine->opened = 0;
@@ -271,7 +271,7 @@ static rr_status drain(struct rr_engine *engine)
 
 	for (uint32_t i = 0; i < plan->link_total; i++) {
 		struct rr_link *out = engine->out[plan->links[i]];
-		if (out->held && out->ops->released(out) < out->sent) {
+		if (out->held_end && out->ops->released(out) < out->held_end) {
 			engine->waiting_peer = out->peer;
 			rr_engine_waits(engine, true, RR_WAIT_READERS, out->peer);
 			rr_trace_wait(engine->trace, RR_TRACE_DRAIN, out->peer);

@@ -25,7 +25,8 @@ static bool sends_released(const struct rr_open_row *work, uint32_t earlier_row,
 		const struct rr_send_state *send = rr_engine_send(engine, work->round, (uint32_t)i);
 		if (send->sent < slices)
 			return false;
-		if (out->held && slices && out->ops->released(out) < send->first + slices) {
+		uint64_t end = send->first + slices < out->held_end ? send->first + slices : out->held_end;
+		if (end > send->first && out->ops->released(out) < end) {
 			rr_engine_waits(engine, true, RR_WAIT_READERS, out->peer);
 			return false;
 		}

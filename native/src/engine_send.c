@@ -137,8 +137,9 @@ static void commit_transfer(struct rr_send_state *sent, struct rr_link *out, con
 {
 	if (sent->sent == 0)
 		sent->first = out->sent;
-	out->held = out->held || transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA;
-	/* A far link sets `held` itself, in commit(): it knows whether it sends from our memory. */
+	if (transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA)
+		out->held_end = out->sent + 1;
+	/* A far link raises it itself, in commit(): it knows whether it sends from our memory. */
 	out->ops->commit(out, transfer);
 	sent->sent++;
 }

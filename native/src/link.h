@@ -17,8 +17,8 @@
  *   STREAM   NULL: nothing to fill    `landing` if given, filled now; else a bounce buffer
  *
  * Far links (STREAM and RDMA) send out of `pieces`, the sender's own memory after the pass, where they
- * can; reserve then gives NULL, and commit sets `held`: released() counts a transfer once the memory is
- * its owner's again. Where an RDMA link cannot (memory without a key, many pieces) reserve gives a slot
+ * can; reserve then gives NULL, and commit raises `held_end`: released() counts a transfer once the memory
+ * is its owner's again. Where an RDMA link cannot (memory without a key, many pieces) reserve gives a slot
  * of its staging, in the modes SLOT and WRITE alike.
  *
  * Implied transfers. What is read in place out of a sender's INPUT (SOURCE, CMA) is there from its OPEN
@@ -134,7 +134,11 @@ struct rr_link {
 	uint32_t crc; /* in: what the transfer peeked last carries */
 	uint64_t checked; /* in: 1 + number of the last transfer whose crc was compared */
 	bool dirty; /* something was committed, released or opened since the last flush */
-	bool held;  /* the sender's memory may still be read: wait for released(); set by commit, cleared by the engine */
+	/*
+	 * out: 1 + number of the last transfer of this operation for which the sender's memory may still be read, until
+	 * released() has counted it; 0: of none. Raised by commit, cleared by the engine.
+	 */
+	uint64_t held_end;
 	uint64_t sent;  /* transfers committed (out) or released (in), since the link was opened */
 	uint64_t bytes; /* their payload */
 };

@@ -115,7 +115,7 @@ static rr_status send_slices(struct rr_comm *comm, struct rr_message *message, b
 		*moved = true;
 	}
 	/* A stream that has not taken all of it would stand still when nobody drives it. */
-	if ((out->kind == RR_LINK_STREAM || out->held) && out->ops->released(out) < message->end)
+	if ((out->kind == RR_LINK_STREAM || out->held_end) && out->ops->released(out) < message->end)
 		return RR_AGAIN;
 	return RR_OK;
 }

@@ -310,8 +310,9 @@ void rr_verbs_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	rr_note64(&line->serial, edge->serial);
 	if (!rr_verbs_post_transfer(edge, edge->serial - 1))
 		return;
-	link->held = link->held || edge->request_of[(edge->serial - 1) % RR_RING_COUNT];
 	link->sent++;
+	if (link->held_end || edge->request_of[(edge->serial - 1) % RR_RING_COUNT])
+		link->held_end = link->sent;
 	link->bytes += transfer->bytes;
 	link->dirty = true;
 	rr_verbs_moved(edge);
