@@ -194,7 +194,7 @@ static bool round_may_open(struct rr_engine *engine, uint64_t round)
 			struct rr_link *out = engine->out[rows->sends[i].link];
 			struct rr_send_state *send = rr_engine_send(engine, round, (uint32_t)i);
 			uint32_t slices = rr_engine_state(engine, round, r)->slices;
-			if (slices && out->ops->released(out) < send->first + slices) {
+			if (slices && !rr_link_has_released(out, send->first + slices)) {
 				rr_engine_waits(engine, true, RR_WAIT_READERS, out->peer);
 				return false;
 			}
@@ -271,7 +271,7 @@ static rr_status drain(struct rr_engine *engine)
 
 	for (uint32_t i = 0; i < plan->link_total; i++) {
 		struct rr_link *out = engine->out[plan->links[i]];
-		if (out->held_end && out->ops->released(out) < out->held_end) {
+		if (!rr_link_has_released(out, out->held_end)) {
 			engine->waiting_peer = out->peer;
 			rr_engine_waits(engine, true, RR_WAIT_READERS, out->peer);
 			rr_trace_wait(engine->trace, RR_TRACE_DRAIN, out->peer);

@@ -26,7 +26,7 @@ static bool sends_released(const struct rr_open_row *work, uint32_t earlier_row,
 		if (send->sent < slices)
 			return false;
 		uint64_t end = send->first + slices < out->held_end ? send->first + slices : out->held_end;
-		if (end > send->first && out->ops->released(out) < end) {
+		if (end > send->first && !rr_link_has_released(out, end)) {
 			rr_engine_waits(engine, true, RR_WAIT_READERS, out->peer);
 			return false;
 		}

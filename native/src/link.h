@@ -140,11 +140,18 @@ struct rr_link {
 	 */
 	uint64_t held_end;
 	uint64_t sent;  /* transfers committed (out) or released (in), since the link was opened */
+	uint64_t released_seen; /* out: released() gives no less; where a link learns more by the way. 0: not known */
 	uint64_t bytes; /* their payload */
 };
 
 /* The error of a receiver whose row has another size than the sender's; both as in rr_transfer. */
 rr_status rr_link_row_differs(const struct rr_link *link, uint64_t theirs, uint64_t ours);
+
+/* Is the receiver done with the first `count` transfers, counted as `sent`? */
+static inline bool rr_link_has_released(struct rr_link *out, uint64_t count)
+{
+	return out->released_seen >= count || out->ops->released(out) >= count;
+}
 
 static inline bool rr_mode_implied(enum rr_mode mode, int32_t source_buffer)
 {

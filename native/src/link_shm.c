@@ -40,6 +40,7 @@ struct link_shm {
 	uint64_t serial;        /* next transfer */
 	uint64_t serial_start;  /* of the first transfer */
 	struct reach reach[RR_BUFFER_COUNT];
+	struct link_shm *other; /* the edge's other direction; NULL: not told */
 	/* sender */
 	uint64_t released_seen; /* the receiver's counter when last looked at */
 	uint64_t room_begin, room_end; /* payload bytes in use, counted since creation */
@@ -150,19 +151,50 @@ static void *mapped_address(const struct reach *reach, uint64_t coordinate, uint
 
 /* ---- sender ---- */
 
+/* The receiver has told that it released so many. */
+static void take_released(struct link_shm *this, uint64_t released)
+{
+	bool all = (int64_t)(released - this->serial) >= 0; /* ahead of us by implied transfers, too */
+	uint64_t begin = all ? this->room_end : this->room_after[(released - 1) % RR_RING_COUNT];
+
+	if (released == this->released_seen)
+		return;
+	/* Behind it lie transfers without a slot, in flight when the empty ring began again at its front. */
+	this->room_begin = begin > this->room_begin ? begin : this->room_begin;
+	this->released_seen = released;
+	this->link.released_seen = released - this->serial_start;
+}
+
+/* What a DATA line of the other direction tells of it. */
+static bool take_told(struct link_shm *this, const struct rr_data *line)
+{
+	int32_t more = (int32_t)(line->released - (uint32_t)this->released_seen);
+
+	if (more <= 0)
+		return false;
+	take_released(this, this->released_seen + (uint32_t)more);
+	return true;
+}
+
+/* A line that is about to be loaded anyway may tell it: then the counter's own, a cache miss, need not be. */
+static bool told_by_next_line(struct link_shm *this)
+{
+	const struct link_shm *other = this->other;
+	const struct rr_data *line;
+
+	if (!other)
+		return false;
+	line = &other->ring[other->serial % RR_RING_COUNT];
+	return rr_observe64(&line->serial) == other->serial + 1 && take_told(this, line); /* pairs with shm_commit() */
+}
+
 static uint64_t shm_released(struct rr_link *link)
 {
 	struct link_shm *this = self(link);
-	uint64_t released = rr_observe64(&this->consumed->value); /* pairs with shm_release() */
 
-	if (released != this->released_seen) {
-		bool all = (int64_t)(released - this->serial) >= 0; /* ahead of us by implied transfers, too */
-		uint64_t begin = all ? this->room_end : this->room_after[(released - 1) % RR_RING_COUNT];
-		/* Behind it lie transfers without a slot, in flight when the empty ring began again at its front. */
-		this->room_begin = begin > this->room_begin ? begin : this->room_begin;
-		this->released_seen = released;
-	}
-	return released - this->serial_start;
+	if (!told_by_next_line(this))
+		take_released(this, rr_observe64(&this->consumed->value)); /* pairs with shm_release() */
+	return link->released_seen;
 }
 
 /* Room for one piece of payload; a piece does not wrap, so the ring's end may stay unused. */
@@ -265,6 +297,7 @@ static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->slot = this->reserved_slot;
 	line->coordinate = transfer->row_bytes ? transfer->row_bytes : transfer->coordinate;
 	line->crc = transfer->crc;
+	line->released = this->other ? (uint32_t)this->other->serial : 0;
 	this->serial++;
 	if (this->reserved_common >= 0)
 		rr_common_commit(this->shm, this->reserved_common, link->peer, this->serial);
@@ -350,6 +383,8 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	    (transfer->row_bytes && line->coordinate != transfer->row_bytes))
 		return wrong_data(link, line, transfer);
 	link->crc = line->crc;
+	if (this->other)
+		take_told(this->other, line);
 	switch (transfer->mode) {
 	case RR_MODE_SLOT:
 		*data = payload_of(this, line);
@@ -439,4 +474,10 @@ rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, bool
 	this->released_seen = shm->serial_start;
 	*out = &this->link;
 	return RR_OK;
+}
+
+void rr_link_shm_pair(struct rr_link *out, struct rr_link *in)
+{
+	self(out)->other = self(in);
+	self(in)->other = self(out);
 }

@@ -53,6 +53,8 @@ static rr_status open_near(struct rr_comm *comm, int32_t r)
 		status = rr_link_shm_open(&comm->shm, r, true, messages, ends[messages][0]);
 		if (status >= 0)
 			status = rr_link_shm_open(&comm->shm, r, false, messages, ends[messages][1]);
+		if (status >= 0)
+			rr_link_shm_pair(*ends[messages][0], *ends[messages][1]);
 	}
 	comm->pages[r] = comm->shm.peers[r].page;
 	return status;

@@ -300,7 +300,7 @@ void rr_verbs_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->order = transfer->order;
 	line->slice = transfer->slice;
 	line->bytes = transfer->bytes;
-	line->epoch = 0;
+	line->released = 0;
 	line->mode = transfer->mode;
 	line->slot = edge->reserved_slot;
 	line->coordinate = transfer->row_bytes ? transfer->row_bytes : transfer->coordinate;

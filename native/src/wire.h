@@ -96,7 +96,7 @@ enum rr_mode {
  *
  *   byte 0        8    16      20      24      28      32     36     40           48         60    64
  *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+-----+
- *        | serial | op | order | slice | bytes | epoch | mode | slot | coordinate | reserved | crc |
+ *        | serial | op | order | slice | bytes | releas| mode | slot | coordinate | reserved | crc |
  *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+-----+
  */
 struct rr_data {
@@ -105,7 +105,7 @@ struct rr_data {
 	uint32_t order; /* this is the order-th row on this link in this operation */
 	uint32_t slice;
 	uint32_t bytes;
-	uint32_t epoch; /* 0 on shared memory: a segment lives as long as its communicator */
+	uint32_t released; /* on shared memory: how many transfers of the other direction the sender has released, low half; else 0 */
 	uint32_t mode; /* enum rr_mode */
 	uint32_t slot; /* which payload slot, for RR_MODE_SLOT */
 	uint64_t coordinate; /* SOURCE and CMA: where in the sender's buffer. SLOT with counts by pair: 1 + bytes of the row */

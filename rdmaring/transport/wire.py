@@ -244,7 +244,7 @@ DATA = Layout(
     ("order", "I"),
     ("slice", "I"),
     ("bytes", "I"),
-    ("epoch", "I"),
+    ("released", "I"),
     ("mode", "I"),
     ("slot", "I"),
     ("coordinate", "Q"),
