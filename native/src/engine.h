@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 
+#include "apart.h"
 #include "device.h"
 #include "link.h"
 #include "page.h"
@@ -62,6 +63,7 @@ struct rr_engine {
 	struct rr_device *device;
 	_Atomic uint64_t *position; /* in the progress page: row << 32 | slice */
 	struct rr_trace *trace;     /* NULL: off */
+	struct rr_apart cells;      /* how far those are that read scratch in place */
 	/* the operation in flight */
 	enum rr_phase phase;
 	const struct rr_plan *plan;
