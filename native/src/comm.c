@@ -143,7 +143,8 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	comm->spin.pauses = !comm->far ? rr_wait_pauses(world) : rr_far_pass_is_dear(comm->far) ? 0 : rr_wait_pauses(comm->shm.count);
 	comm->mailbox.shm = &comm->shm;
 	comm->mailbox.serial = (uint32_t)comm->options.serial_start;
-	comm->mailbox.shares = rr_wait_pauses(comm->shm.count) == 0;
+	comm->crowded = rr_wait_pauses(comm->shm.count) == 0;
+	comm->mailbox.shares = comm->crowded;
 	comm->engine.position = &comm->shm.page->position;
 	rr_judge_begin(comm);
 	*out = comm;

@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
@@ -113,6 +114,8 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 			break;
 		if (moved) {
 			rr_wait_moved(&wait, page);
+			if (comm->crowded && !comm->far) /* what is to come next depends on ranks that wait for this processor */
+				sched_yield();
 			continue;
 		}
 		wait.awake = comm->engine.passes_under_way > 0;
