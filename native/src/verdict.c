@@ -84,18 +84,25 @@ static const char *who_of(const rr_rank_seen *rank, char *text, size_t size)
 	return text;
 }
 
-/* "; rank 0 waits for it in row 3 of op 7 (all_reduce)". */
-static void add_waiter(char *text, size_t size, const rr_verdict *verdict, const rr_rank_seen *peer, uint64_t op)
+/* "; rank 0 waits for it in row 3 of op 7 (all_reduce)": it may be in another operation than who found it. */
+static void add_waiter(char *text, size_t size, const rr_verdict *verdict, const rr_rank_seen *peer)
 {
 	size_t used = strlen(text);
-	char row[24] = "";
+	char row[24] = "", name[40] = "";
+	int32_t collective = -1;
 
 	if (!peer || peer->op_entered <= peer->op_done)
 		return;
 	if (verdict->row >= 0)
 		snprintf(row, sizeof(row), "row %d of ", verdict->row);
-	snprintf(text + used, size - used, "; rank %d waits for it in %sop %llu (%s)", peer->rank, row, (unsigned long long)op,
-		 rr_collective_name(verdict->collective));
+	if (peer->collective >= 0)
+		collective = peer->collective;
+	else if ((int64_t)peer->op_entered == verdict->op) /* told by a neighbour, who does not know more */
+		collective = verdict->collective;
+	if (collective >= 0)
+		snprintf(name, sizeof(name), " (%s)", rr_collective_name(collective));
+	snprintf(text + used, size - used, "; rank %d waits for it in %sop %llu%s", peer->rank, row, (unsigned long long)peer->op_entered,
+		 name);
 }
 
 static void say(rr_verdict *out, const rr_rank_seen *rank, const rr_rank_seen *peer)
@@ -138,7 +145,7 @@ static void say(rr_verdict *out, const rr_rank_seen *rank, const rr_rank_seen *p
 	case RR_VERDICT_MISMATCH: case RR_VERDICT_ORDER: case RR_VERDICT_NONE:
 		return; /* made where both sides are known */
 	}
-	add_waiter(out->text, sizeof(out->text), out, peer, (uint64_t)out->op);
+	add_waiter(out->text, sizeof(out->text), out, peer);
 }
 
 /* Where `peer` waits for `rank`. */

@@ -86,6 +86,21 @@ def test_who_waits_in_an_earlier_operation_is_further_behind() -> None:
     assert edge(seen, op=6) == (1, 2, 5)
 
 
+def test_who_waits_is_told_with_the_operation_that_it_is_in() -> None:
+    """Ranks 0 and 1 are one further than rank 3, which waits for the one that has ended."""
+    seen = records(4)
+    for rank in (0, 1):
+        seen[rank].op_entered, seen[rank].op_done = 6, 5
+    seen[2].life = lib.RR_LIFE_ENDED
+    found = ffi.new("rr_verdict *")
+    for collective, name in ((0, " (all_reduce)"), (-1, "")):
+        seen[3].collective = collective
+        lib.rr_verdict_search(seen, 4, 0, 6, found)
+        verdict = verdict_of(found)
+        assert verdict is not None and (verdict.kind, verdict.rank, verdict.peer) == ("died", 2, 3)
+        assert verdict.text.endswith(f"; rank 3 waits for it in row 3 of op 5{name}"), verdict.text
+
+
 @pytest.mark.parametrize("mover", [1, 2])
 def test_an_edge_that_gets_on_is_not_down(mover: int) -> None:
     """Its sender is through: what it has sent lies in its kernel, and gets less, as it or the receiver sees."""
