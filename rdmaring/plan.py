@@ -279,20 +279,17 @@ class Plan(partial[Any]):
             pointers = (vector.pointer if vector else ffi.NULL for vector in (given, out))
             check(lib.rr_plan_bind(handle, *pointers))
             call = lib.rr_plan_call
-
-            def run() -> Any:  # the shortest there is: among ranks that take turns each finds the caches cold
-                status = call(handle)
-                if status:
-                    finish(status)
-                return result
         else:
-            arguments = [handle, *extents(given), *extents(out), 0]
+            lists = (*extents(given), *extents(out), 0)
 
-            def run() -> Any:
-                status = lib.rr_plan_run_lists(*arguments)
-                if status:
-                    finish(status)
-                return result
+            def call(plan: Any) -> Any:
+                return lib.rr_plan_run_lists(plan, *lists)
+
+        def run() -> Any:  # the shortest there is: among ranks that take turns each finds the caches cold
+            status = call(handle)
+            if status:
+                finish(status)
+            return result
 
         def looking() -> Any:
             comm._refuse_nonfinite(native, given)

@@ -12,7 +12,7 @@ bool rr_apart_look(struct rr_apart *state, void *place, uint32_t bytes)
 
 	if (bytes < RR_APART_BYTES_MIN)
 		return false;
-	if (state->slots++ % RR_APART_EVERY != 0)
+	if (state->places++ % RR_APART_EVERY != 0)
 		return state->apart;
 	rr_store_before_load(); /* what was stored before is not timed */
 	begin_ns = rr_now_ns();

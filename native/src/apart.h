@@ -28,7 +28,7 @@
 #define RR_APART_NS 160u /* of those lines */
 
 struct rr_apart {
-	uint32_t slots;	  /* since the last look */
+	uint32_t places;  /* since the last look */
 	uint32_t line_ps; /* found by the last look; 0: none yet */
 	bool last, apart; /* what it said; two that agree are believed */
 };

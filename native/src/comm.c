@@ -140,11 +140,12 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	if (status < 0)
 		goto free_all;
 	/* A pass over sockets is no pause; one over verbs reads memory, as one over shared memory does. */
-	comm->spin.pauses = !comm->far ? rr_wait_pauses(world) : rr_far_pass_is_dear(comm->far) ? 0 : rr_wait_pauses(comm->shm.count);
+	comm->spin.pauses = rr_wait_pauses(comm->shm.count);
+	comm->shm.crowded = comm->spin.pauses == 0;
+	if (comm->far && rr_far_pass_is_dear(comm->far))
+		comm->spin.pauses = 0;
 	comm->mailbox.shm = &comm->shm;
 	comm->mailbox.serial = (uint32_t)comm->options.serial_start;
-	comm->crowded = rr_wait_pauses(comm->shm.count) == 0;
-	comm->mailbox.shares = comm->crowded;
 	comm->engine.position = &comm->shm.page->position;
 	rr_judge_begin(comm);
 	*out = comm;

@@ -53,7 +53,6 @@ struct rr_comm {
 	rr_options options;
 	uint32_t far_slot_count; /* of an edge over verbs */
 	struct rr_spin spin;
-	bool crowded; /* the ranks of this node share processors */
 	struct rr_shm shm;        /* the ranks of this node */
 	struct rr_far *far;       /* those of others; NULL where there are none */
 	const struct rr_message_transport *transport; /* that serves edges to far ranks; NULL: our own do */

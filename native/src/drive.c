@@ -114,7 +114,7 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 			break;
 		if (moved) {
 			rr_wait_moved(&wait, page);
-			if (comm->crowded && !comm->far) /* what is to come next depends on ranks that wait for this processor */
+			if (comm->shm.crowded && !comm->far) /* what is to come next depends on ranks that wait for this processor */
 				sched_yield();
 			continue;
 		}

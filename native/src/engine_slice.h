@@ -11,7 +11,6 @@
 #ifndef RR_ENGINE_SLICE_H
 #define RR_ENGINE_SLICE_H
 
-#include "apart.h"
 #include "engine.h"
 
 #define RR_SENDS_FUSED_MAX 64u /* bits of a mask; later sends of a row go by the send part */
@@ -38,7 +37,7 @@ struct rr_slice {
 	int32_t operand;   /* place of the local operand among the sources, or -1 */
 	bool store;        /* dst itself is a target: the first */
 	bool landed;       /* the bytes lie in dst already */
-	bool past;         /* the last target is a slot whose reader's core shares no cache with this one */
+	bool past;         /* the last target is best stored past the caches (apart.h) */
 	uint64_t fused;    /* bit i: send i is committed after the pass */
 	uint64_t here_ns;  /* its last input; 0: not traced, or no inputs */
 };

@@ -42,7 +42,6 @@ struct link_shm {
 	struct reach reach[RR_BUFFER_COUNT];
 	struct link_shm *other; /* the edge's other direction; NULL: not told */
 	/* sender */
-	uint64_t released_seen; /* the receiver's counter when last looked at */
 	uint64_t room_begin, room_end; /* payload bytes in use, counted since creation */
 	uint64_t room_after[RR_RING_COUNT]; /* room_end after each transfer in flight */
 	uint64_t reserved_end;
@@ -151,28 +150,33 @@ static void *mapped_address(const struct reach *reach, uint64_t coordinate, uint
 
 /* ---- sender ---- */
 
+/* What the receiver's counter said when it was heard of last. */
+static uint64_t released_serial(const struct link_shm *this)
+{
+	return this->serial_start + this->link.released_seen;
+}
+
 /* The receiver has told that it released so many. */
 static void take_released(struct link_shm *this, uint64_t released)
 {
 	bool all = (int64_t)(released - this->serial) >= 0; /* ahead of us by implied transfers, too */
 	uint64_t begin = all ? this->room_end : this->room_after[(released - 1) % RR_RING_COUNT];
 
-	if (released == this->released_seen)
+	if (released == released_serial(this))
 		return;
 	/* Behind it lie transfers without a slot, in flight when the empty ring began again at its front. */
 	this->room_begin = begin > this->room_begin ? begin : this->room_begin;
-	this->released_seen = released;
 	this->link.released_seen = released - this->serial_start;
 }
 
 /* What a DATA line of the other direction tells of it. */
 static bool take_told(struct link_shm *this, const struct rr_data *line)
 {
-	int32_t more = (int32_t)(line->released - (uint32_t)this->released_seen);
+	int32_t more = (int32_t)(line->released - (uint32_t)released_serial(this));
 
 	if (more <= 0)
 		return false;
-	take_released(this, this->released_seen + (uint32_t)more);
+	take_released(this, released_serial(this) + (uint32_t)more);
 	return true;
 }
 
@@ -236,7 +240,7 @@ static bool take_common(struct link_shm *this, const struct rr_transfer *transfe
 
 static int64_t in_flight(const struct link_shm *this)
 {
-	return (int64_t)(this->serial - this->released_seen);
+	return (int64_t)(this->serial - released_serial(this));
 }
 
 static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *transfer, void **place)
@@ -471,7 +475,6 @@ rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, bool
 	this->consumed = rr_page_consumed(receiver, &shm->layout, (messages ? shm->layout.count : 0) + from);
 	this->serial_start = shm->serial_start;
 	this->serial = shm->serial_start;
-	this->released_seen = shm->serial_start;
 	*out = &this->link;
 	return RR_OK;
 }

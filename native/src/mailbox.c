@@ -170,17 +170,15 @@ static void combine(struct rr_mailbox *mailbox, const struct rr_plan *plan, cons
 {
 	struct rr_shm *shm = mailbox->shm;
 	const void *sources[RR_MAILBOX_WORLD_MAX];
-	bool shares = mailbox->shares && plan->vector_bytes >= SHARED_BYTES_MIN;
+	bool shares = shm->crowded && plan->vector_bytes >= SHARED_BYTES_MIN;
+	bool beside = shares || output->count; /* where the pass cannot put it in its place, or others shall find it */
 	const uint8_t *left = shares ? sum_left(mailbox, tag_of(mailbox, plan)) : NULL;
-	uint8_t packed[RR_MAILBOX_BYTES];
-	void *result = output->count ? (void *)packed : output->zero;
+	void *result = beside ? (void *)rr_page_mailbox_sum(shm->page, &shm->layout, mailbox->serial & 1) : output->zero;
 
 	if (left) {
 		give(plan, output, left);
 		return;
 	}
-	if (shares)
-		result = rr_page_mailbox_sum(shm->page, &shm->layout, mailbox->serial & 1);
 	for (int32_t r = 0; r < shm->world; r++)
 		sources[r] = rr_shm_has(shm, r) ? payload_of(mailbox, shm->peers[r].page, plan->vector_bytes)
 						: mailbox->payloads[r];
@@ -189,7 +187,7 @@ static void combine(struct rr_mailbox *mailbox, const struct rr_plan *plan, cons
 	plan->pass(&pass);
 	if (shares)
 		rr_publish64(&line_of(mailbox, shm->page)->summed, tag_of(mailbox, plan)); /* pairs with sum_left() */
-	if (shares || output->count)
+	if (beside)
 		give(plan, output, result);
 }
 

@@ -27,7 +27,6 @@ struct rr_mailbox {
 	uint32_t serial;  /* of the last message posted */
 	int32_t checked;  /* peers whose tag was seen, counted round from our rank */
 	bool unrung;      /* posted, and no sleeper was woken for it yet */
-	bool shares;      /* ranks share processors: who has summed lets the others copy */
 	int32_t mismatch; /* the peer whose tag has another hash */
 	struct rr_apart apart; /* how far the readers of our payloads are */
 	/* ranks on other nodes; NULL where there are none */

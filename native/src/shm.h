@@ -47,6 +47,7 @@ struct rr_shm_peer {
 struct rr_shm {
 	int32_t rank, world;
 	int32_t count;  /* ranks on this node */
+	bool crowded;   /* they share processors */
 	int32_t *index; /* [world] among them, or -1 */
 	struct rr_layout layout;
 	uint64_t serial_start; /* of every link's first transfer */

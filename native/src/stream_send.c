@@ -165,15 +165,14 @@ void rr_stream_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	if (transfer->piece_count) {
 		memcpy(sending->parts + 1, transfer->pieces, transfer->piece_count * sizeof(struct iovec));
 		sending->part_count = 1 + transfer->piece_count;
-		link->held_end = link->sent + 1;
 	} else {
 		sending->parts[1] = (struct iovec){.iov_base = sending->staging.address, .iov_len = transfer->bytes};
 		sending->part_count = 2;
-		if (link->held_end) /* who waits for one waits for all: they leave in order */
-			link->held_end = link->sent + 1;
 	}
 	stream->count++;
 	link->sent++;
+	if (transfer->piece_count || link->held_end) /* who waits for one waits for all that come after it */
+		link->held_end = link->sent;
 	link->bytes += transfer->bytes;
 	push_stream(edge, stream);
 }

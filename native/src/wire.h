@@ -94,10 +94,10 @@ enum rr_mode {
 /*
  * DATA: one slice. One cache line; serial is published last, after the payload.
  *
- *   byte 0        8    16      20      24      28      32     36     40           48         60    64
- *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+-----+
- *        | serial | op | order | slice | bytes | releas| mode | slot | coordinate | reserved | crc |
- *        +--------+----+-------+-------+-------+-------+------+------+------------+----------+-----+
+ *   byte 0        8    16      20      24      28         32     36     40           48         60    64
+ *        +--------+----+-------+-------+-------+----------+------+------+------------+----------+-----+
+ *        | serial | op | order | slice | bytes | released | mode | slot | coordinate | reserved | crc |
+ *        +--------+----+-------+-------+-------+----------+------+------+------------+----------+-----+
  */
 struct rr_data {
 	alignas(RR_CACHE_LINE) _Atomic uint64_t serial; /* of the link, from 1 */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "link_shm.h"
+#include "test_node.h"
 
 #define WORLD 5
 #define SLOT_BYTES 4096u
@@ -27,9 +28,7 @@ struct edge {
 };
 
 struct world {
-	struct rr_shm shms[WORLD];
-	struct rr_shm_peer peers[WORLD][WORLD];
-	int32_t index[WORLD];
+	struct node node;
 	struct edge edges[WORLD]; /* from rank 0 */
 	uint64_t commons, owns, aborts;
 };
@@ -41,28 +40,11 @@ static uint32_t draw(uint32_t below)
 
 static void make(struct world *world)
 {
-	for (int32_t r = 0; r < WORLD; r++) {
-		struct rr_shm *shm = &world->shms[r];
-		shm->rank = r;
-		shm->world = WORLD;
-		shm->count = WORLD;
-		shm->index = world->index;
-		shm->peers = world->peers[r];
-		shm->serial_start = 1000;
-		rr_layout_set(&shm->layout, WORLD, SLOT_BYTES, SLOT_COUNT);
-		world->index[r] = r;
-		shm->page = aligned_alloc(4096, shm->layout.bytes);
-		assert(shm->page);
-		memset(shm->page, 0, shm->layout.bytes);
-		for (int32_t p = 0; p < WORLD; p++)
-			world->peers[p][r].page = shm->page;
-	}
+	node_make(&world->node, WORLD, SLOT_BYTES, SLOT_COUNT, 1000);
 	for (int32_t r = 1; r < WORLD; r++) {
 		struct edge *edge = &world->edges[r];
-		for (int32_t w = 0; w < WORLD; w++) /* as a sender and a receiver begin */
-			rr_note64(&rr_page_consumed(world->shms[r].page, &world->shms[r].layout, (uint32_t)w)->value, 1000);
-		assert(rr_link_shm_open(&world->shms[0], r, true, false, &edge->out) == RR_OK);
-		assert(rr_link_shm_open(&world->shms[r], 0, false, false, &edge->in) == RR_OK);
+		assert(rr_link_shm_open(&world->node.shms[0], r, true, false, &edge->out) == RR_OK);
+		assert(rr_link_shm_open(&world->node.shms[r], 0, false, false, &edge->in) == RR_OK);
 	}
 }
 
@@ -72,9 +54,7 @@ static void unmake(struct world *world)
 		world->edges[r].out->ops->close(world->edges[r].out);
 		world->edges[r].in->ops->close(world->edges[r].in);
 	}
-	rr_common_free(world->shms[0].common);
-	for (int32_t r = 0; r < WORLD; r++)
-		free(world->shms[r].page);
+	node_free(&world->node);
 }
 
 static void fill(void *place, uint32_t bytes, uint32_t pattern)

@@ -4,45 +4,29 @@
  */
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "mailbox.h"
-#include "order.h"
+#include "test_node.h"
 
 #define WORLD 3
 #define COUNT_MAX (RR_MAILBOX_BYTES / sizeof(float))
 
 struct world {
-	struct rr_shm shms[WORLD];
-	struct rr_shm_peer peers[WORLD][WORLD];
-	int32_t index[WORLD];
+	struct node node;
 	struct rr_mailbox mailboxes[WORLD];
 	float inputs[WORLD][COUNT_MAX], outputs[WORLD][COUNT_MAX];
 	uint32_t serial;
 };
 
-static void make(struct world *world, bool shares)
+static void make(struct world *world, bool crowded)
 {
+	node_make(&world->node, WORLD, 4096, 2, 0);
 	for (int32_t r = 0; r < WORLD; r++) {
-		struct rr_shm *shm = &world->shms[r];
-		*shm = (struct rr_shm){.rank = r, .world = WORLD, .count = WORLD, .index = world->index, .peers = world->peers[r]};
-		rr_layout_set(&shm->layout, WORLD, 4096, 2);
-		world->index[r] = r;
-		shm->page = aligned_alloc(4096, shm->layout.bytes);
-		assert(shm->page);
-		memset(shm->page, 0, shm->layout.bytes);
-		for (int32_t p = 0; p < WORLD; p++)
-			world->peers[p][r].page = shm->page;
-		world->mailboxes[r] = (struct rr_mailbox){.shm = shm, .shares = shares};
+		world->node.shms[r].crowded = crowded;
+		world->mailboxes[r] = (struct rr_mailbox){.shm = &world->node.shms[r]};
 	}
 	world->serial = 0;
-}
-
-static void unmake(struct world *world)
-{
-	for (int32_t r = 0; r < WORLD; r++)
-		free(world->shms[r].page);
 }
 
 static struct rr_plan plan_of(uint32_t bytes, uint64_t hash)
@@ -86,7 +70,7 @@ static bool right(const struct world *world, const struct rr_plan *plan, int32_t
 static void spoil(struct world *world)
 {
 	for (int32_t r = 0; r < WORLD; r++) {
-		struct rr_shm *shm = &world->shms[r];
+		struct rr_shm *shm = &world->node.shms[r];
 		memset(rr_page_mailbox_payload(shm->page, &shm->layout, world->serial & 1), 0x55, RR_MAILBOX_BYTES);
 	}
 }
@@ -134,10 +118,10 @@ int main(void)
 		assert(!copies(&world, 512)); /* made as fast as copied */
 		not_taken_in(&world);
 	}
-	unmake(&world);
+	node_free(&world.node);
 	make(&world, false);
 	assert(!copies(&world, RR_MAILBOX_BYTES)); /* each has a processor of its own, and sums at once */
-	unmake(&world);
+	node_free(&world.node);
 	printf("ok\n");
 	return 0;
 }

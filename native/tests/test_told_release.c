@@ -4,42 +4,28 @@
  */
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "link_shm.h"
-#include "order.h"
+#include "test_node.h"
 
 #define WORLD 2
 #define START 0xfffffff0ull /* the low half that lines tell wraps soon */
 #define BYTES 256u
 
 struct end {
-	struct rr_shm shm;
-	struct rr_shm_peer peers[WORLD];
+	struct rr_shm *shm;
 	struct rr_link *out, *in;
 	uint32_t sent, taken; /* transfers */
 };
 
-static int32_t index_of[WORLD] = {0, 1};
-
-static void make(struct end *ends)
+static void make(struct node *node, struct end *ends)
 {
+	node_make(node, WORLD, 4096, 2, START);
 	for (int32_t r = 0; r < WORLD; r++) {
-		struct rr_shm *shm = &ends[r].shm;
-		*shm = (struct rr_shm){.rank = r, .world = WORLD, .count = WORLD, .index = index_of, .peers = ends[r].peers,
-				       .serial_start = START};
-		rr_layout_set(&shm->layout, WORLD, 4096, 2);
-		shm->page = aligned_alloc(4096, shm->layout.bytes);
-		assert(shm->page);
-		memset(shm->page, 0, shm->layout.bytes);
-		for (int32_t p = 0; p < WORLD; p++)
-			ends[p].peers[r].page = shm->page;
-	}
-	for (int32_t r = 0; r < WORLD; r++) {
-		rr_note64(&rr_page_consumed(ends[r].shm.page, &ends[r].shm.layout, (uint32_t)(1 - r))->value, START);
-		assert(rr_link_shm_open(&ends[r].shm, 1 - r, true, false, &ends[r].out) == RR_OK);
-		assert(rr_link_shm_open(&ends[r].shm, 1 - r, false, false, &ends[r].in) == RR_OK);
+		ends[r].shm = &node->shms[r];
+		assert(rr_link_shm_open(ends[r].shm, 1 - r, true, false, &ends[r].out) == RR_OK);
+		assert(rr_link_shm_open(ends[r].shm, 1 - r, false, false, &ends[r].in) == RR_OK);
 		rr_link_shm_pair(ends[r].out, ends[r].in);
 	}
 }
@@ -70,35 +56,34 @@ static void take(struct end *end, bool release)
 		end->in->ops->release(end->in, BYTES);
 }
 
-/* The counter in `end`'s segment says what it said at the start. */
-static void mute(struct end *end)
+/* How many transfers `end` says to have released. */
+static _Atomic uint64_t *counter_of(struct end *end)
 {
-	uint32_t peer = (uint32_t)(1 - end->shm.rank);
-
-	rr_note64(&rr_page_consumed(end->shm.page, &end->shm.layout, peer)->value, START);
+	return &rr_page_consumed(end->shm->page, &end->shm->layout, (uint32_t)(1 - end->shm->rank))->value;
 }
 
 int main(void)
 {
+	static struct node node;
 	static struct end ends[WORLD];
 	struct end *a = &ends[0], *b = &ends[1];
 	uint64_t counter;
 
-	make(ends);
+	make(&node, ends);
 	for (uint32_t round = 0; round < 40; round++) {
 		give(a);
 		assert(!rr_link_has_released(a->out, round + 1));
 		take(b, true);
-		counter = rr_own64(&rr_page_consumed(b->shm.page, &b->shm.layout, 0)->value);
+		counter = rr_own64(counter_of(b));
 		assert(counter == START + round + 1);
-		mute(b);
+		rr_note64(counter_of(b), START); /* as at the start */
 		give(b);
 		if (round % 2) /* by looking at the line that comes next, or by taking it */
 			assert(rr_link_has_released(a->out, round + 1));
 		take(a, true);
 		assert(a->out->released_seen == round + 1);
 		assert(rr_link_has_released(a->out, round + 1) && !rr_link_has_released(a->out, round + 2));
-		rr_note64(&rr_page_consumed(b->shm.page, &b->shm.layout, 0)->value, counter);
+		rr_note64(counter_of(b), counter);
 	}
 	/* A line that tells nothing new does not stand in the counter's way. */
 	give(a);
@@ -111,8 +96,8 @@ int main(void)
 	for (int32_t r = 0; r < WORLD; r++) {
 		ends[r].out->ops->close(ends[r].out);
 		ends[r].in->ops->close(ends[r].in);
-		free(ends[r].shm.page);
 	}
+	node_free(&node);
 	printf("ok\n");
 	return 0;
 }
