@@ -34,7 +34,7 @@
 #include "wire.h"
 
 #define RR_PAGE_MAGIC 0x45474150474e5252ull /* "RRNGPAGE" */
-#define RR_PAGE_VERSION 8                    /* raise on any change to this picture */
+#define RR_PAGE_VERSION 9                    /* raise on any change to this picture */
 #define RR_ENTRY_COUNT 16u                   /* operations back that can be told apart */
 #define RR_DESCRIPTOR_COUNT 64u              /* fits the low byte of an entry */
 #define RR_MAILBOX_LINE_BYTES 56u            /* payload beside the tag */

@@ -14,7 +14,7 @@
 
 #include "order.h"
 
-#define RR_WIRE_VERSION 8
+#define RR_WIRE_VERSION 9
 #define RR_CHANNELS_MAX 16u /* links of operations an edge may have; one more carries messages */
 
 enum rr_buffer_id { RR_INPUT = 0, RR_OUTPUT = 1, RR_SCRATCH = 2, RR_BUFFER_COUNT = 3 };

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-WIRE_VERSION = 8
-PAGE_VERSION = 8
+WIRE_VERSION = 9
+PAGE_VERSION = 9
 ADDRESSES_MAX = 16
 RAILS_MAX = 8
 RAIL_GIDS_MAX = 4
