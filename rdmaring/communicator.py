@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
@@ -68,6 +69,7 @@ class Communicator(Collectives, Messages):
         self._ending = threading.RLock()  # abort() of another thread beside close()
         self._facts: Facts | None = None  # of the world: hosts, transports, devices
         self._program_trace: Any = None  # of RDMARING_TRACE
+        _communicators.add(self)
 
     # ---- memory ----
 
@@ -326,9 +328,26 @@ class Communicator(Collectives, Messages):
         if getattr(self, "_handle", None) is not None and globals().get("_log_strangers") is not None:
             self._leave()
 
+    def _leave_to_parent(self) -> None:
+        """In a child of fork(): C has closed the copies of its descriptors, and nothing of it is touched again."""
+        if self._handle is not None:
+            self._handle, self._forked = None, True
+        self._ending = threading.RLock()  # a thread that held it is not here
+
     def __repr__(self) -> str:
-        state = "closed" if self._handle is None else "open"
+        state = "of a parent process" if self._forked else "closed" if self._handle is None else "open"
         return f"<rdmaring.Communicator {self.name!r} rank {self.rank} of {self.size}, {state}>"
+
+
+_communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for each in list(_communicators):
+        each._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _log_strangers(handle: Any, rank: int) -> None:

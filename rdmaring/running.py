@@ -12,7 +12,7 @@ import numpy as np
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
 from rdmaring.buffers import BYTES, KnownLists, Vector, address_of, as_vector, extents, overlap
 from rdmaring.choice import Chooser
-from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError, UnsupportedError
+from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError, ForkedError, UnsupportedError
 from rdmaring.plan import REDUCING, NativePlan, Plan, Shape, check_algorithm, check_wire
 from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.schedule.channels import channels_of
@@ -69,6 +69,7 @@ class Runner:
 
     def __init__(self, handle: Any, rank: int, size: int, name: str, settings: Settings) -> None:
         self._handle = handle
+        self._forked = False  # in a child of the process that made it
         self.rank = rank
         self.size = size
         self.name = name
@@ -107,6 +108,12 @@ class Runner:
         self._known.clear()
 
     def _check_open(self) -> None:
+        if self._forked:
+            raise ForkedError(
+                f"rank {self.rank}'s communicator is used in a child process of the one that made it",
+                hint="make a communicator in the child (rdmaring.init), or start workers by spawn instead of fork",
+                rank=self.rank,
+            )
         if self._handle is None:
             raise ClosedError(f"communicator {self.name!r} of rank {self.rank} is closed", rank=self.rank)
 

@@ -256,7 +256,11 @@ RR_API rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exch
 				const rr_options *options, rr_comm **out);
 /* Local and bounded: peers inside a call learn of it, nothing waits for them. */
 RR_API rr_status rr_comm_abort(rr_comm *comm, const char *reason);
-/* Frees comm. Runs in flight are aborted first; its plans stay to be freed, and return RR_ERR_CLOSED. */
+/*
+ * Frees comm. Runs in flight are aborted first; its plans stay to be freed, and return RR_ERR_CLOSED. In a child of fork()
+ * this and rr_plan_free() do nothing, and all else returns RR_ERR_FORKED: the child's copies of its descriptors were closed
+ * when it was forked, and what it holds of the parent's communicator in memory stays until it ends.
+ */
 RR_API rr_status rr_comm_close(rr_comm *comm);
 /* Nodes count from 0, in order of their first ranks; -1: no such rank. */
 RR_API int32_t rr_comm_node(const rr_comm *comm, int32_t rank);
@@ -270,7 +274,10 @@ RR_API rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *
 
 /* ---- memory that peers read and write in place ---- */
 
-/* Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. */
+/*
+ * Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. Private in a child of fork(), as ordinary
+ * memory is: its stores stay its own; a page that it has not stored into may still show what the parent stores later.
+ */
 RR_API rr_status rr_memory_alloc(uint64_t bytes, void **out);
 RR_API rr_status rr_memory_free(void *address);
 

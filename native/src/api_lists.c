@@ -22,6 +22,8 @@ rr_status rr_work_order(rr_work *work, void *stream)
 {
 	if (!work->plan || !work->plan->listed)
 		return rr_fail(RR_ERR_ARGUMENT, "the work is none of a plan with on_streams");
+	if (rr_comm_here(work->comm) < 0)
+		return RR_ERR_FORKED;
 	if (rr_observe32(&work->state) == RR_WORK_DONE && work->status < 0)
 		return rr_error_set(&work->error);
 	return work->comm->lists->ops->order(work->comm->lists, &work->emission, stream);

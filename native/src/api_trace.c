@@ -3,12 +3,6 @@
 #include "status.h"
 #include "trace.h"
 
-/* A lost communicator's records tell how it came to be lost: only another process's is refused. */
-static rr_status usable_here(struct rr_comm *comm)
-{
-	return comm->process_mark == rr_drive_process_mark() ? RR_OK : rr_comm_usable(comm);
-}
-
 rr_status rr_trace_start(rr_comm *comm, uint64_t record_count)
 {
 	struct rr_trace *made = NULL;
@@ -29,9 +23,10 @@ rr_status rr_trace_start(rr_comm *comm, uint64_t record_count)
 	return RR_OK;
 }
 
+/* A lost communicator's records tell how it came to be lost: only another process's is refused. */
 rr_status rr_trace_stop(rr_comm *comm)
 {
-	rr_status status = usable_here(comm);
+	rr_status status = rr_comm_here(comm);
 
 	if (status < 0)
 		return status;
@@ -43,7 +38,7 @@ rr_status rr_trace_stop(rr_comm *comm)
 
 rr_status rr_trace_read(rr_comm *comm, rr_trace_record *out, uint64_t room, uint64_t *count, uint64_t *lost)
 {
-	rr_status status = usable_here(comm);
+	rr_status status = rr_comm_here(comm);
 
 	if (status < 0)
 		return status;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "memory.h"
 #include "order.h"
 #include "status.h"
@@ -20,17 +21,23 @@
 #define MEMORY_BUDGET_DEFAULT (512ull << 20)
 #define TCP_STREAMS_DEFAULT 2u
 
+rr_status rr_comm_here(const struct rr_comm *comm)
+{
+	if (comm->process_mark == rr_forked_mark())
+		return RR_OK;
+	rr_fail(RR_ERR_FORKED, "rank %d's communicator is used in a child process of the one that made it", comm->rank);
+	rr_error_here()->rank = comm->rank;
+	strcpy(rr_error_here()->hint, "make a communicator in the child (rdmaring.init), or start workers by spawn instead of fork");
+	return RR_ERR_FORKED;
+}
+
 rr_status rr_comm_usable(struct rr_comm *comm)
 {
-	if (comm->process_mark != rr_drive_process_mark()) {
-		rr_fail(RR_ERR_FORKED, "rank %d's communicator is used in a child process of the one that made it", comm->rank);
-		rr_error_here()->rank = comm->rank;
-		strcpy(rr_error_here()->hint, "make a communicator in the child (rdmaring.init), or start workers by spawn instead of fork");
-		return RR_ERR_FORKED;
-	}
-	if (comm->failed)
+	rr_status status = rr_comm_here(comm);
+
+	if (status >= 0 && comm->failed)
 		return rr_error_set(&comm->failure);
-	return RR_OK;
+	return status;
 }
 
 static rr_status check_options(rr_options *options, const rr_options *given, uint32_t *far_slot_count)
@@ -128,7 +135,7 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	comm->rank = rank;
 	comm->world = world;
 	rr_drive_watch_forks();
-	comm->process_mark = rr_drive_process_mark();
+	comm->process_mark = rr_forked_mark();
 	comm->shm.memfd = comm->shm.bell = -1;
 	status = check_options(&comm->options, options, &comm->far_slot_count);
 	if (status >= 0)
@@ -158,8 +165,10 @@ free_all:
 
 rr_status rr_comm_abort(rr_comm *comm, const char *reason)
 {
-	if (comm->process_mark != rr_drive_process_mark())
-		return rr_comm_usable(comm);
+	rr_status status = rr_comm_here(comm);
+
+	if (status < 0)
+		return status;
 	if (!rr_own32(&comm->abort_wanted)) {
 		snprintf(comm->abort_reason, sizeof(comm->abort_reason), "%s", reason ? reason : "no reason given");
 		rr_publish32(&comm->abort_wanted, 1); /* pairs with rr_watch_look() */
@@ -175,17 +184,17 @@ rr_status rr_comm_abort(rr_comm *comm, const char *reason)
 
 rr_status rr_comm_close(rr_comm *comm)
 {
+	if (rr_comm_here(comm) < 0) /* its parent's: another thread of that may have been inside it at the fork */
+		return RR_OK;
 	rr_judge_end(comm); /* before anything of it goes: a driver of another communicator may look at it */
-	if (comm->process_mark == rr_drive_process_mark()) {
-		if (rr_own32(&comm->unfinished))
-			rr_comm_abort(comm, "closed with work in flight");
-		rr_drive_forget(comm);
-		if (!comm->failed) {
-			rr_publish32(&comm->shm.page->state, RR_PAGE_CLOSED);
-			rr_comm_wake_all(comm);
-			if (comm->far)
-				rr_far_tell_end(comm->far);
-		}
+	if (rr_own32(&comm->unfinished))
+		rr_comm_abort(comm, "closed with work in flight");
+	rr_drive_forget(comm);
+	if (!comm->failed) {
+		rr_publish32(&comm->shm.page->state, RR_PAGE_CLOSED);
+		rr_comm_wake_all(comm);
+		if (comm->far)
+			rr_far_tell_end(comm->far);
 	}
 	free_comm(comm);
 	return RR_OK;
@@ -206,14 +215,14 @@ int32_t rr_comm_node(const rr_comm *comm, int32_t rank)
 
 int rr_comm_note(rr_comm *comm, char *text, size_t size)
 {
-	return comm->far && rr_far_take_note(comm->far, text, size);
+	return comm->process_mark == rr_forked_mark() && comm->far && rr_far_take_note(comm->far, text, size);
 }
 
 uint64_t rr_comm_strangers(const rr_comm *comm, char *last, size_t size)
 {
 	if (size)
 		last[0] = 0;
-	return comm->far ? rr_far_strangers(comm->far, last, size) : 0;
+	return comm->process_mark == rr_forked_mark() && comm->far ? rr_far_strangers(comm->far, last, size) : 0;
 }
 
 #define NAME(number) #number
@@ -326,6 +335,9 @@ rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 {
 	if (peer < 0 || peer >= comm->world || peer == comm->rank)
 		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are ranks 0..%d but %d", peer, comm->world - 1, comm->rank);
+	rr_status status = rr_comm_here(comm);
+	if (status < 0)
+		return status;
 	memset(out, 0, sizeof(*out));
 	out->peer = peer;
 	out->peer_node = comm->node[peer];
@@ -350,8 +362,11 @@ rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 
 rr_status rr_comm_last_stats(const rr_comm *comm, rr_run_stats *out)
 {
-	*out = comm->stats;
-	return RR_OK;
+	rr_status status = rr_comm_here(comm);
+
+	if (status >= 0)
+		*out = comm->stats;
+	return status;
 }
 
 rr_link_stats rr_comm_link_stats(const struct rr_comm *comm, int32_t peer)
@@ -381,6 +396,8 @@ rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_sta
 {
 	rr_status status = check_peer(peer, comm->world);
 
+	if (status >= 0)
+		status = rr_comm_here(comm);
 	if (status >= 0)
 		*out = rr_comm_link_stats(comm, peer);
 	return status;

@@ -109,7 +109,7 @@ struct rr_comm {
 	_Atomic uint32_t driver;    /* 1: somebody drives */
 	_Atomic uint32_t callers;   /* that wait to drive: the progress thread stands back */
 	_Atomic uint32_t unfinished; /* works not DONE */
-	uint64_t process_mark;      /* of the process that made it */
+	uint64_t process_mark;      /* of the process that made it; see forked.h */
 	_Atomic uint32_t listed;     /* the progress thread has it on its list */
 	struct rr_comm *thread_next;
 };
@@ -142,7 +142,9 @@ void rr_comm_wake_all(struct rr_comm *comm);
 rr_link_stats rr_comm_moved(const struct rr_comm *comm, int32_t peer);
 /* What the last finished operation moved to and from each rank. */
 rr_link_stats rr_comm_link_stats(const struct rr_comm *comm, int32_t peer);
-/* Whether the communicator may be used by this process; else the error. */
+/* Whether this process made the communicator; else RR_ERR_FORKED. */
+rr_status rr_comm_here(const struct rr_comm *comm);
+/* Whether it may be used, too; else the error. */
 rr_status rr_comm_usable(struct rr_comm *comm);
 rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes);
 rr_status rr_comm_device_scratch(struct rr_comm *comm, uint64_t bytes);
@@ -223,7 +225,5 @@ rr_status rr_drive_hand_over(struct rr_comm *comm);
 void rr_drive_forget(struct rr_comm *comm);
 /* Before the first communicator is made. */
 void rr_drive_watch_forks(void);
-/* Differs in a child of the process that made a communicator. */
-uint64_t rr_drive_process_mark(void);
 
 #endif

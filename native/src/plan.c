@@ -398,7 +398,7 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out
 
 void rr_plan_free(rr_plan *plan)
 {
-	if (!plan)
+	if (!plan || (plan->comm && rr_comm_here(plan->comm) < 0)) /* of a parent, which may have used it at the fork */
 		return;
 	if (plan->comm) {
 		struct rr_comm *comm = plan->comm;

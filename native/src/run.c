@@ -206,6 +206,10 @@ rr_status rr_plan_run_here(rr_plan *plan, void *buffer)
 
 rr_status rr_comm_resume(rr_comm *comm)
 {
+	rr_status status = rr_comm_here(comm);
+
+	if (status < 0)
+		return status;
 	if (!comm->call.comm)
 		return rr_fail(RR_ERR_ARGUMENT, "no blocking call is in flight");
 	return rr_drive(comm, &comm->call, rr_now_ns() + RETURN_NS);
@@ -392,8 +396,9 @@ rr_status rr_work_wait(rr_work *work, uint64_t wait_ns)
 {
 	if (rr_observe32(&work->state) == RR_WORK_DONE)
 		return work->status < 0 ? rr_error_set(&work->error) : RR_OK;
-	if (work->comm->process_mark != rr_drive_process_mark())
-		return rr_comm_usable(work->comm);
+	rr_status status = rr_comm_here(work->comm);
+	if (status < 0)
+		return status;
 	if (wait_ns == 0)
 		return RR_AGAIN;
 	return rr_drive(work->comm, work, rr_now_ns() + (wait_ns < RETURN_NS ? wait_ns : RETURN_NS));

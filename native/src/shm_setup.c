@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "order.h"
 #include "process.h"
 #include "shm.h"
@@ -82,14 +83,14 @@ static rr_status make_segment(struct rr_shm *shm)
 
 	if (status < 0)
 		return status;
-	shm->memfd = memfd_create("rdmaring-segment", MFD_CLOEXEC);
+	shm->memfd = RR_OWN(memfd_create("rdmaring-segment", MFD_CLOEXEC));
 	if (shm->memfd < 0)
 		return rr_fail(RR_ERR_SYSTEM, "memfd_create: %s", strerror(errno));
 	failed = posix_fallocate(shm->memfd, 0, (off_t)shm->layout.bytes);
 	if (failed)
 		return rr_fail(RR_ERR_NO_MEMORY, "no room for a segment of %llu bytes: %s",
 			       (unsigned long long)shm->layout.bytes, strerror(failed));
-	page = mmap(NULL, shm->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shm->memfd, 0);
+	page = rr_own_map(NULL, shm->layout.bytes, shm->memfd, RR_CHILD_EMPTY);
 	if (page == MAP_FAILED)
 		return rr_fail(RR_ERR_NO_MEMORY, "cannot map a segment of %llu bytes: %s",
 			       (unsigned long long)shm->layout.bytes, strerror(errno));
@@ -157,7 +158,7 @@ static rr_status meet(struct rr_shm *shm, int socket, const struct rr_hello *hel
 		goto close_fd;
 	}
 	struct rr_shm_peer *peer = &shm->peers[intro.rank];
-	struct rr_page *page = mmap(NULL, shm->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	struct rr_page *page = rr_own_map(NULL, shm->layout.bytes, fd, RR_CHILD_EMPTY);
 	if (page == MAP_FAILED) {
 		status = rr_fail(RR_ERR_SETUP, "cannot map the segment of rank %d: %s", intro.rank, strerror(errno));
 		goto close_fd;
@@ -171,19 +172,19 @@ static rr_status meet(struct rr_shm *shm, int socket, const struct rr_hello *hel
 
 close_fd:
 	if (fd >= 0)
-		close(fd);
+		rr_own_close(fd);
 	return status;
 }
 
 static void watch_process(struct rr_shm_peer *peer, int32_t pid)
 {
 	if (peer->pidfd >= 0)
-		close(peer->pidfd);
+		rr_own_close(peer->pidfd);
 	peer->pid = pid;
 	peer->pidfd = -1;
 #ifdef SYS_pidfd_open
 	if (pid > 0)
-		peer->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+		peer->pidfd = RR_OWN((int)syscall(SYS_pidfd_open, pid, 0));
 	if (peer->pidfd >= 0)
 		fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
 #endif
@@ -247,20 +248,20 @@ static rr_status accept_higher(struct rr_shm *shm, int listener, const struct rr
 		rr_status status = wait_connected(shm, listener, deadline_ns);
 		if (status < 0)
 			return status;
-		int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		int socket = RR_OWN(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
 		if (socket < 0)
 			return errno == EMFILE ? rr_process_out_of_files("a rank of this node")
 					       : rr_fail(RR_ERR_SETUP, "accept: %s", strerror(errno));
 		status = meet(shm, socket, hellos, deadline_ns, &who);
 		if (status == RR_ERR_PROTOCOL) {
-			close(socket); /* not one of us: go on listening */
+			rr_own_close(socket); /* not one of us: go on listening */
 			left++;
 			continue;
 		}
 		if (status >= 0)
 			status = introduce(shm, socket, &hellos[shm->rank]);
 		if (status < 0) {
-			close(socket);
+			rr_own_close(socket);
 			return status;
 		}
 		keep_socket(&shm->peers[who], socket);
@@ -278,10 +279,10 @@ static void turn_away(struct rr_shm *shm, int listener)
 			rr_shm_part(shm, r);
 	shutdown(listener, SHUT_RDWR);
 	while (poll(&item, 1, 0) > 0) {
-		int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		int socket = RR_OWN(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
 		if (socket < 0)
 			return;
-		close(socket);
+		rr_own_close(socket);
 	}
 }
 
