@@ -148,6 +148,8 @@ int rr_own_made(int fd)
 
 bool rr_own_take(int fd)
 {
+	if (fd < 0)
+		return true;
 	rr_own_begin();
 	bool noted = note(fd);
 	pthread_mutex_unlock(&lock);
@@ -157,7 +159,7 @@ bool rr_own_take(int fd)
 /* Under the lock. */
 static void give(int fd)
 {
-	if ((size_t)fd < fd_room)
+	if (fd >= 0 && (size_t)fd < fd_room)
 		fds[fd].ours = false;
 }
 

@@ -25,7 +25,7 @@ uint64_t rr_forked_mark(void);
 void rr_own_begin(void);
 int rr_own_made(int fd);
 #define RR_OWN(make) rr_own_made((rr_own_begin(), (make)))
-/* Of one that a library made, or that goes over to somebody who closes it. False: no memory. */
+/* Of one that a library made (below 0: it has none), or that goes over to somebody who closes it. False: no memory. */
 bool rr_own_take(int fd);
 void rr_own_give(int fd);
 /* Closes it, registered or not. */
