@@ -163,6 +163,7 @@ class Runner:
         """A plan on the arrays that it was made for."""
         from rdmaring import gpu
 
+        self._check_open()
         return gpu.again(self, native, given, out, async_op, timeout_s)
 
     def _channels(self, collective: str, algorithm: Algorithm | None) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
+import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +18,27 @@ from verbs.simulated import run_verbs
 from worlds import Ran, run_world
 
 HERE = Path(__file__).parent
+SEED = 1  # of what is sampled; all of it under --long
 KINDS = ("shm", "tcp", "verbs", "python", "library", "cuda")
 STATES = ("idle", "in flight")
 ACTS = ("close", "exit", "gc", "exec", "store", "own", "siblings")
 
 BEGIN = """
-import ctypes, faulthandler, gc, random, socket
+import ctypes, faulthandler, gc, random, traceback
+import rdmaring.transport
 faulthandler.enable()
 KIND = os.environ["KIND"]
 me, world = int(os.environ["RDMARING_RANK"]), int(os.environ["RDMARING_WORLD_SIZE"])
 if KIND not in ("shm", "cuda"):
     os.environ["RDMARING_HOST_ID"] = f"node-{me}"
-comm = rr.init(timeout_s=20, **({"transport": rr.transport.Sockets} if KIND == "python" else {}))
+comm = rr.init(timeout_s=20, **({"transport": rdmaring.transport.Sockets} if KIND == "python" else {}))
 want = {"shm": "shm", "tcp": "tcp", "verbs": "verbs", "python": "sockets", "library": "socket", "cuda": "shm"}[KIND]
 assert {link.transport for link in comm.links} == {want}, comm.links
 
 def vector(count):
     "Of this rank, and what it is summed to."
-    drawn = [np.random.default_rng([count, rank]).integers(0, 1 << 20, count).astype(np.float64) for rank in range(world)]
+    draw = [np.random.default_rng([count, rank]) for rank in range(world)]
+    drawn = [each.integers(0, 1 << 20, count).astype(np.float64) for each in draw]
     if KIND == "cuda":
         return comm.empty(count, np.float64, device="cuda").copy_from_host(drawn[me]), sum(drawn)
     x = comm.empty(count, np.float64)
@@ -104,8 +111,8 @@ def one(act, state, count):
     if pid == 0:
         try:
             in_child(act, x, work)
-        except BaseException as error:
-            print(f"CHILD {act} {state}: {type(error).__name__}: {error}", flush=True)
+        except BaseException:
+            print(f"CHILD {act} {state}: {traceback.format_exc()}", flush=True)
             os._exit(1)
         return "child"
     status = os.waitpid(pid, 0)[1]
@@ -122,7 +129,7 @@ def one(act, state, count):
 
 shim.arm()
 where = None
-for act, state in sorted(((act, state) for act in ACTS for state in STATES), key=lambda _: rng.random()):
+for act, state in CASES:
     where = one(act, state, rng.choice((1000, 60_000, 400_000)))
     if where == "child":
         break
@@ -155,11 +162,15 @@ if me == 1:
         file.write(f"{pid} {time.time()}")
     os.rename("pid.new", "pid")
     os.kill(os.getpid(), signal.SIGKILL)
+if me == 2 and STATE == "in flight":
+    time.sleep(0.3)  # so that no rank is through with it
 try:
-    if STATE == "in flight" and me == 0:
-        comm.barrier()  # inside when it dies
     while True:
-        comm.barrier()
+        if STATE == "in flight":
+            comm.all_reduce(x)
+        else:
+            comm.barrier()
+        comm.synchronize()
 except rr.RdmaringError as error:
     seen, kind = time.time(), type(error).__name__
 while not os.path.exists("pid"):
@@ -173,13 +184,12 @@ while me == 0 and not os.path.exists("seen2"):
 if me == 0:
     os.kill(int(pid), 0)  # the child has lived on
     os.kill(int(pid), signal.SIGKILL)
+os._exit(0)
 """
 )
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -199,12 +209,12 @@ def run(kind: str, world: int, source: str, tmp_path: Path, *options: str, **env
     return run_world(world, source, tmp_path, *options, env={"RDMARING_TRANSPORT": "tcp", **env})
 
 
-def matrix(kind: str, seed: int, acts: tuple[str, ...], states: tuple[str, ...], tmp_path: Path) -> None:
+def matrix(kind: str, cases: Sequence[tuple[str, str]], tmp_path: Path) -> None:
     shim, calls = tmp_path / "child_calls.so", tmp_path / "calls"
     compiler = os.environ.get("CC", "cc")
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", shim, HERE / "child_calls.c", "-ldl"], check=True)
-    source = f"ACTS, STATES = {acts!r}, {states!r}\n" + MATRIX
-    env: dict[str, Any] = {"LD_PRELOAD": str(shim), "CHILD_CALLS": str(calls), "SEED": str(seed)}
+    source = f"CASES = {cases!r}\n" + MATRIX
+    env: dict[str, Any] = {"LD_PRELOAD": str(shim), "CHILD_CALLS": str(calls), "SEED": str(SEED)}
     ran = run(kind, 2, source, tmp_path, **env)
     assert ran.code == 0, ran.output
     assert not calls.exists(), calls.read_text()
@@ -213,16 +223,35 @@ def matrix(kind: str, seed: int, acts: tuple[str, ...], states: tuple[str, ...],
     assert [line for line in ran.output.splitlines() if "SAY" not in line] == [], ran.output  # children say nothing
 
 
+CASES = list(itertools.product(ACTS, STATES))
+DEATHS = list(itertools.product(KINDS, STATES))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_child_does_harms_nobody(kind: str, tmp_path: Path) -> None:
-    matrix(kind, 1, ACTS, STATES, tmp_path)
+    matrix(kind, random.Random(f"{SEED} {kind}").sample(CASES, 4), tmp_path)
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_death_of_a_rank_whose_child_lives_on_is_seen(kind: str, state: str, tmp_path: Path) -> None:
+def test_whatever_a_child_does_harms_nobody(kind: str, tmp_path: Path) -> None:
+    matrix(kind, random.Random(SEED).sample(CASES, len(CASES)), tmp_path)
+
+
+def death(kind: str, state: str, tmp_path: Path) -> None:
     source = f"os.chdir({str(tmp_path)!r})\nSTATE = {state!r}\n" + DEATH
     ran = run(kind, 3, source, tmp_path, "--keep-going")
     for rank in (0, 2):
         assert ran.of(rank, "kind") == "PeerDiedError", ran.output
         assert ran.of(rank, "after") < 1, ran.output
+
+
+@pytest.mark.parametrize(("kind", "state"), random.Random(SEED).sample(DEATHS, 2))
+def test_the_death_of_a_rank_whose_child_lives_on_is_seen(kind: str, state: str, tmp_path: Path) -> None:
+    death(kind, state, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "state"), DEATHS)
+def test_each_death_of_a_rank_whose_child_lives_on_is_seen(kind: str, state: str, tmp_path: Path) -> None:
+    death(kind, state, tmp_path)
