@@ -156,8 +156,13 @@ if me == 1:
     work = comm.all_reduce(x, async_op=True) if STATE == "in flight" else None
     pid = os.fork()
     if pid == 0:
+        os.setsid()  # the launcher ends what is left of a rank's group
+        with open("away", "w"):
+            pass
         time.sleep(20)
         os._exit(0)
+    while not os.path.exists("away"):
+        time.sleep(0.001)
     with open("pid.new", "w") as file:
         file.write(f"{pid} {time.time()}")
     os.rename("pid.new", "pid")
@@ -182,7 +187,8 @@ with open(f"seen{me}", "w"):
 while me == 0 and not os.path.exists("seen2"):
     time.sleep(0.01)
 if me == 0:
-    os.kill(int(pid), 0)  # the child has lived on
+    with open(f"/proc/{pid}/stat") as file:
+        say(child=file.read().rpartition(")")[2].split()[0])
     os.kill(int(pid), signal.SIGKILL)
 os._exit(0)
 """
@@ -244,6 +250,7 @@ def death(kind: str, state: str, tmp_path: Path) -> None:
     for rank in (0, 2):
         assert ran.of(rank, "kind") == "PeerDiedError", ran.output
         assert ran.of(rank, "after") < 1, ran.output
+    assert ran.of(0, "child") == "S", ran.output  # it has lived on
 
 
 @pytest.mark.parametrize(("kind", "state"), random.Random(SEED).sample(DEATHS, 2))
