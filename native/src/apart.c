@@ -3,27 +3,90 @@
 
 #include "clock.h"
 #include "order.h"
+#include "shm.h"
 
-bool rr_apart_look(struct rr_apart *state, void *place, uint32_t bytes)
+/* Store to the lines, timed. */
+static void probe_lines(struct rr_apart *state, struct rr_probe *probe, uint64_t number)
 {
-	volatile uint8_t *lines = place;
 	uint64_t begin_ns, spent_ns;
 	bool found;
 
-	if (bytes < RR_APART_BYTES_MIN)
-		return false;
-	if (state->places++ % RR_APART_EVERY != 0)
-		return state->apart;
 	rr_store_before_load(); /* what was stored before is not timed */
 	begin_ns = rr_now_ns();
-	for (uint32_t i = 0; i < RR_APART_LINES; i++)
-		lines[(uint64_t)i * RR_CACHE_LINE] = 0;
+	for (uint32_t i = 0; i < RR_PROBE_LINES; i++)
+		rr_note64(&probe->lines[i].value, number);
 	rr_store_before_load();
 	spent_ns = rr_now_ns() - begin_ns;
-	state->line_ps = (uint32_t)((spent_ns < RR_NS_PER_MS ? spent_ns : RR_NS_PER_MS) * 1000 / RR_APART_LINES);
+	rr_publish64(&probe->asked, number); /* pairs with rr_apart_answer() */
+	if (number == 1) /* nobody had read them yet */
+		return;
+	state->line_ps = (uint32_t)((spent_ns < RR_NS_PER_MS ? spent_ns : RR_NS_PER_MS) * 1000 / RR_PROBE_LINES);
 	found = spent_ns > RR_APART_NS;
 	if (found == state->last)
 		state->apart = found;
 	state->last = found;
+}
+
+static const struct rr_consumed *consumed_by(const struct rr_shm *shm, int32_t reader)
+{
+	return rr_page_consumed(shm->peers[reader].page, &shm->layout, (uint32_t)shm->index[shm->rank]);
+}
+
+bool rr_apart_look(struct rr_shm *shm, int32_t peer, uint32_t bytes)
+{
+	struct rr_apart *state = &shm->peers[peer].apart;
+	struct rr_probe *probe = rr_page_probe(shm->page, &shm->layout, (uint32_t)shm->index[peer]);
+	uint64_t asked = rr_own64(&probe->asked);
+
+	if (bytes < RR_APART_BYTES_MIN)
+		return false;
+	if (state->places++ % RR_APART_EVERY == 0 && rr_observe64(&consumed_by(shm, peer)->probed) == asked)
+		probe_lines(state, probe, asked + 1);
 	return state->apart;
+}
+
+/* Some rank has read what was written for all. The one that had the last time is asked first. */
+static bool read_by_some(struct rr_shm *shm, uint64_t asked)
+{
+	for (int32_t i = 0; i < shm->world; i++) {
+		int32_t r = (shm->probe_reader + i) % shm->world;
+		if (r == shm->rank || shm->index[r] < 0 || !shm->peers[r].page ||
+		    rr_observe64(&consumed_by(shm, r)->common_probed) != asked)
+			continue;
+		shm->probe_reader = r;
+		return true;
+	}
+	return false;
+}
+
+bool rr_apart_look_common(struct rr_shm *shm, uint32_t bytes)
+{
+	struct rr_apart *state = &shm->common_apart;
+	struct rr_probe *probe = rr_page_probe(shm->page, &shm->layout, (uint32_t)shm->index[shm->rank]);
+	uint64_t asked = rr_own64(&probe->asked);
+
+	if (bytes < RR_APART_BYTES_MIN)
+		return false;
+	if (state->places++ % RR_APART_EVERY == 0 && (asked == 0 || read_by_some(shm, asked)))
+		probe_lines(state, probe, asked + 1);
+	return state->apart;
+}
+
+void rr_apart_answer(struct rr_shm *shm, int32_t peer, bool common, uint32_t bytes)
+{
+	uint32_t theirs = (uint32_t)shm->index[peer];
+	struct rr_consumed *ours = rr_page_consumed(shm->page, &shm->layout, theirs);
+	_Atomic uint64_t *answer = common ? &ours->common_probed : &ours->probed;
+	struct rr_probe *probe;
+	uint64_t asked;
+
+	if (bytes < RR_APART_BYTES_MIN)
+		return;
+	probe = rr_page_probe(shm->peers[peer].page, &shm->layout, common ? theirs : (uint32_t)shm->index[shm->rank]);
+	asked = rr_observe64(&probe->asked); /* pairs with probe_lines() */
+	if (asked == rr_own64(answer))
+		return;
+	for (uint32_t i = 0; i < RR_PROBE_LINES; i++)
+		(void)rr_observe64(&probe->lines[i].value);
+	rr_publish64(answer, asked); /* pairs with rr_apart_look() */
 }
