@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rdmaring import chunks
@@ -168,7 +169,7 @@ def _rounds(shape: Shape, schedule: Schedule, offsets: Sequence[int], *, built_i
         return 1
     if not built_in and _any_row(schedule, lambda row: row.chunk_end - row.chunk_begin > 1):
         return 1
-    largest = max(after - before for before, after in zip(offsets, offsets[1:], strict=False))
+    largest = max(after - before for before, after in pairwise(offsets))
     return max(1, -(-largest * shape.element_bytes // SCRATCH_CELL_BYTES))
 
 

@@ -22,8 +22,8 @@ def check_bound(schedule: Schedule, *, paired: bool, known: bool = False) -> Non
             place = {"rank": rank, "row": index, "chunk": row.chunk_begin}
             if len(row.receives) >= SOURCES_MAX:
                 raise ScheduleError(
-                    f"algorithm {schedule.algorithm!r} receives from {len(row.receives)} ranks in one row; accepted are "
-                    f"at most {SOURCES_MAX - 1}: receive in several rows",
+                    f"algorithm {schedule.algorithm!r} receives from {len(row.receives)} ranks in one row; accepted "
+                    f"are at most {SOURCES_MAX - 1}: receive in several rows",
                     **place,
                 )
             if not paired:

@@ -6,7 +6,19 @@ from collections.abc import Iterator, Sequence
 from numbers import Integral
 from typing import Any
 
-from rdmaring.schedule.rows import CHANNELS_MAX, NUMBER_MAX, After, Buffer, Flag, Kind, Op, Receive, Row, ScheduleError, Send
+from rdmaring.schedule.rows import (
+    CHANNELS_MAX,
+    NUMBER_MAX,
+    After,
+    Buffer,
+    Flag,
+    Kind,
+    Op,
+    Receive,
+    Row,
+    ScheduleError,
+    Send,
+)
 
 _FLAGS = sum(Flag)
 
@@ -41,7 +53,7 @@ def check_row(
 def fields_fault(row: Row) -> str | None:
     """What is no field of a row at all: of another type, or a number that a file cannot hold.
 
-    The proof tells buffers and operations by what they are, the engine by their numbers: so they must be of their types.
+    The proof tells buffers and operations by what they are, the engine by their numbers: so their types must be right.
     """
     for name, given, kind in _fields(row):
         if kind is int:
