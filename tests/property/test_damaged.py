@@ -34,8 +34,7 @@ from rdmaring.schedule.verify import verify
 
 WORLD, ROOT, COUNT = 3, 1, 613
 DTYPE = np.dtype(np.int64)
-HEADER, ROW, PAIR = 64, 64, 8
-SCHEDULE, REFUSED = "RR_ERR_SCHEDULE", {"RR_ERR_SCHEDULE", "RR_ERR_ARGUMENT", "RR_ERR_UNSUPPORTED"}
+HEADER, ROW = 64, 64
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
@@ -129,20 +128,29 @@ def counts_of(table: bytes) -> tuple[int, int]:
     return rows, sum(pairs)
 
 
+# Of a row's words 1 to 9: buffer, chunk_begin, chunk_end, cell, op, operand, operand_cell, operand_at, flags.
+PLAUSIBLE = [(0, 2), (0, 9), (0, 9), (0, 3), (0, 2), (-1, 2), (0, 3), (0, 2), (0, 31)]
+
+
 @st.composite
 def damages(draw: st.DrawFn) -> tuple[Schedule, list[bytes]]:
     """A right schedule's tables with one to three words changed: of rows, or of their receives, sends and afters."""
     schedule = draw(st.sampled_from(bases()))
     tables = [bytearray(encode_rank(schedule, rank)) for rank in range(WORLD)]
-    small, huge = st.integers(-1, 2 * WORLD * WORLD), st.sampled_from([2**31 - 1, -(2**31), 1 << 24, 1 << 16])
     for _ in range(draw(st.integers(1, 3))):
         table = draw(st.sampled_from(tables))
         rows, pairs = counts_of(table)
-        if draw(st.integers(0, 3)) and rows:
-            at = HEADER + ROW * draw(st.integers(0, rows - 1)) + 4 * draw(st.integers(1, 9))
+        if draw(st.booleans()) or not pairs:
+            word = draw(st.integers(1, 9))
+            at, bounds = HEADER + ROW * draw(st.integers(0, rows - 1)) + 4 * word, PLAUSIBLE[word - 1]
         else:
-            at = HEADER + ROW * rows + 4 * draw(st.integers(0, 2 * pairs - 1)) if pairs else HEADER - 20
-        struct.pack_into("<i", table, at, draw(small | small | small | huge))
+            word = draw(st.integers(0, 2 * pairs - 1))
+            at, bounds = HEADER + ROW * rows + 4 * word, (-1, 2) if word % 2 else (0, WORLD - 1)
+        if draw(st.integers(0, 9)):
+            value = draw(st.integers(*bounds))
+        else:
+            value = draw(st.sampled_from([-2, 2**31 - 1, -(2**31), 1 << 24, 1 << 16]))
+        struct.pack_into("<i", table, at, value)
     return schedule, [bytes(table) for table in tables]
 
 
@@ -166,15 +174,15 @@ def is_proven(tables: Sequence[bytes]) -> bool:
 def bound_and_run(
     schedule: Schedule, tables: Sequence[bytes], rounds: int, registered: int, seed: int
 ) -> tuple[str, str, bool]:
-    """The status, what was said, and whether the results are right. A schedule that C refuses to decode is "refused"."""
+    """The status, what was said, and whether the results are right."""
     decoded = []
     for rank, table in enumerate(tables):
         out = ffi.new("rr_schedule **")
         if lib.rr_schedule_decode(table, len(table), rank, out) < 0:
-            return said()[0], said()[1], False
+            return (*said(), False)
         decoded.append(ffi.gc(out[0], lib.rr_schedule_free))
     if len({lib.rr_schedule_chunk_count(each) for each in decoded}) > 1:
-        return SCHEDULE, "they are of several schedules", False
+        return "schedule", "they are of several schedules", False
     collective = schedule.collective
     parts = schedule.chunk_count // WORLD if collective_named(collective).per_rank_chunks else 0
     edges = [0, 100, 100, COUNT]  # the root has nothing
@@ -193,8 +201,8 @@ def bound_and_run(
     result = ffi.new("rr_sim_result *")
     addresses = [[ffi.cast("void *", getattr(each, name).ctypes.data) for each in world] for name in ("input", "output")]
     status = lib.rr_sim_run(WORLD, ffi.new("rr_sim_spec *", sim), plan, decoded, *addresses, result)
-    right = all(np.array_equal(each.input, was) for each, was in zip(world, before, strict=True))
-    assert right, "the input was written"
+    assert all(np.array_equal(each.input, was) for each, was in zip(world, before, strict=True)), "an input was written"
+    right = True
     for rank, each in enumerate(world):
         want = wanted(schedule, table_of_chunks, world, rank)
         right = right and (want is None or np.array_equal(each.output, want))
@@ -225,7 +233,7 @@ def in_a_child(call: Any) -> tuple[int, str]:
 
 
 @given(damages(), st.integers(1, 3), st.integers(0, 2), st.integers(0, 99))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_damaged_schedules_bind_and_stay_inside_or_are_refused(
     damaged: tuple[Schedule, list[bytes]], rounds: int, registered: int, seed: int
 ) -> None:
