@@ -37,7 +37,7 @@ static uint64_t time_past_caches(void)
 
 void rr_apart_begin(struct rr_shm *shm)
 {
-	uint64_t far_ns = shm->count > 1 ? 2 * time_past_caches() : 0;
+	uint64_t far_ns = shm->count > 1 ? RR_APART_TIMES * time_past_caches() : 0;
 
 	shm->apart_ns = far_ns > RR_APART_NS ? far_ns : RR_APART_NS;
 }

@@ -15,8 +15,8 @@
  *	shares none, Xeon 4th     140-270 ns                   8 + 11                    15 + 13
  *
  * The first few KiB are stored without a wait, in the core's store buffer: at 4 KiB the two ways take the same. What is
- * far on one machine is less than stores past the caches take on another (7 ns a line on the Xeon, 1.5 on the EPYC 9004):
- * readers are far only where the lines take more than twice as long as they would past the caches, too.
+ * far on one machine is near on another, whose stores past the caches are slower (4.6 ns a line on the Xeon, 1.5 on the
+ * EPYC 9004): readers are far only where the lines also take RR_APART_TIMES as long as they would past the caches.
  *
  *	writer   stores the lines, timed, then asked = n                    ... asks again only once n was answered
  *	reader   has used what the writer had for it: sees n, loads the lines, then answers n
@@ -33,6 +33,7 @@ struct rr_shm;
 
 #define RR_APART_BYTES_MIN (4u << 10) /* less is filled the ordinary way */
 #define RR_APART_EVERY 8u	      /* places from one probe to the next */
+#define RR_APART_TIMES 4u
 #define RR_APART_NS 160u	      /* of its lines: less is near whatever stores past the caches take */
 
 /* What a rank believes of one reader, or of those that read in common. */
