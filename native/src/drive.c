@@ -180,10 +180,16 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 
 rr_status rr_drive(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns)
 {
+	const struct timespec nap = {.tv_nsec = NAP_NS};
 	rr_status status = rr_drive_take(comm);
 
+	if (status == RR_ERR_CLOSED) { /* who closes it ends the work, whose buffers are in use until then */
+		while (!work_done(work))
+			nanosleep(&nap, NULL);
+		return ended(work);
+	}
 	if (status < 0)
-		return work_done(work) ? ended(work) : status; /* close() ends all works before it shuts the gate */
+		return status;
 	status = rr_drive_held(comm, work, until_ns);
 	rr_drive_leave(comm);
 	return status;
