@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
@@ -66,7 +65,6 @@ class Communicator(Collectives, Messages):
         self._keep = keep  # the rendezvous, which ends with us
         self._stand: Stand | None = None  # how its ranks find each other after a failure; None of one split off
         self.recovered: Recovery | None = None  # where it came from shrink(): out of what
-        self._ending = threading.RLock()  # of several that close, each returns when it is closed
         self._facts: Facts | None = None  # of the world: hosts, transports, devices
         self._program_trace: Any = None  # of RDMARING_TRACE
 

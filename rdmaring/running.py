@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import operator
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +39,16 @@ run_plan = lib.rr_plan_run
 
 log = logging.getLogger("rdmaring")
 NOTE_BYTES = 400
+_all: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child: a thread of the parent's may have held a lock."""
+    for runner in _all:
+        runner._new_locks()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Small(NamedTuple):
@@ -77,7 +89,8 @@ class Runner(Single):
     def __init__(self, handle: Any, rank: int, size: int, name: str, settings: Settings) -> None:
         self._handle = handle
         self._closed = False
-        self._settling = threading.RLock()  # a work ends in one thread: its waiter's, or that of close()
+        self._new_locks()
+        _all.add(self)
         self.rank = rank
         self.size = size
         self.name = name
@@ -94,6 +107,10 @@ class Runner(Single):
         self._finite = "finite" in settings.checks
         self._agreement: NativePlan | None = None  # on where the first NaN is
         self._gpu: Attached | None = None  # since its first array in GPU memory
+
+    def _new_locks(self) -> None:
+        self._settling = threading.RLock()  # a work ends in one thread: its waiter's, or that of close()
+        self._ending = threading.RLock()  # of several that close, each returns when it is closed
 
     @property
     def node_count(self) -> int:
