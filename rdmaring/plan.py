@@ -28,6 +28,7 @@ from rdmaring.schedule import (
 from rdmaring.schedule.channels import PER_RANK, check_channels
 from rdmaring.schedule.encode import encode_rank
 from rdmaring.schedule.own_rows import proven
+from rdmaring.single import Single
 from rdmaring.tuning.constants import in_mailbox
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def check_algorithm(algorithm: object) -> None:
         )
 
 
-class NativePlan:
+class NativePlan(Single):
     """Owns an ``rr_plan``, which may outlive its communicator and is of no use then."""
 
     __slots__ = ("channels", "choice", "handle", "listed", "offsets", "run", "shape")
@@ -253,7 +254,7 @@ class NativePlan:
         self.run = lib.rr_plan_run
 
 
-class Plan(partial[Any]):
+class Plan(Single, partial[Any]):
     """A persistent operation on fixed arrays or lists of arrays: call it again and again; all ranks do the same.
 
     Made by ``Communicator.plan_all_reduce`` and its relatives. Keeps its arrays alive. Calling it blocks and
@@ -261,6 +262,7 @@ class Plan(partial[Any]):
     such an object is called in half the time of one with ``__call__``, which counts at 8 bytes.)
     """
 
+    _instead = "make another by plan_all_reduce() or plan_broadcast(), on all ranks"
     _comm: Runner
     _native: NativePlan
     _buffers: tuple[Vector | None, Vector | None]
