@@ -238,7 +238,7 @@ static rr_status put_on_device(struct rr_plan *plan, struct rr_comm *comm, const
 static rr_status make_bound(struct rr_comm *comm, rr_plan_spec *spec, struct rr_plan **out)
 {
 	rr_status status = spec->on_device ? check_device(comm, spec) : RR_OK;
-	struct rr_plan *plan;
+	struct rr_plan *plan = NULL;
 
 	if (status >= 0)
 		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, comm->edge_channels, spec, &plan);
