@@ -68,6 +68,7 @@ class Communicator(Collectives, Messages):
         self._ending = threading.RLock()  # abort() of another thread beside close()
         self._facts: Facts | None = None  # of the world: hosts, transports, devices
         self._program_trace: Any = None  # of RDMARING_TRACE
+        self._log_notes()
 
     # ---- memory ----
 

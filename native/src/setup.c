@@ -181,7 +181,8 @@ static rr_status meet(struct rr_comm *comm, rr_exchange_fn exchange, void *user,
 	if (status < 0) /* all ranks see the same hellos, so all leave here */
 		return status;
 	rr_hello_nodes(hellos, comm->world, comm->node);
-	status = rr_shm_join(&comm->shm, hellos, comm->node, listener, exchange, user, comm->apart, sizeof(comm->apart));
+	status = rr_shm_join(&comm->shm, hellos, comm->node, listener, comm->setup_until_ns, exchange, user, comm->apart,
+			     sizeof(comm->apart));
 	if (status < 0)
 		return status;
 	number_nodes(comm->node, comm->world);
