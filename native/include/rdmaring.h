@@ -177,7 +177,7 @@ typedef struct rr_link_facts {
 	char device[32];    /* of verbs: name and port, as "mlx5_0/1" */
 	char path[192];     /* between nodes: the addresses at both ends, once joined */
 	char peer_host[40]; /* its name */
-	char reason[256];   /* why not better */
+	char reason[512];   /* why not better */
 	char gpu[16];         /* of verbs: how the NIC reaches this rank's GPU memory: "gpudirect" or "staged" */
 	char gpu_reason[384]; /* by what, or why each way was refused */
 	uint64_t slot_bytes;

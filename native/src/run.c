@@ -354,7 +354,7 @@ static rr_status start(rr_plan *plan, const rr_extent *input, uint32_t input_cou
 		status = emit(comm, work, streams);
 	}
 	if (status >= 0) {
-		bool moved;
+		bool moved = false;
 		rr_operation_enqueue(comm, work);
 		rr_operation_progress(comm, &moved); /* what can be done at once; the peers learn that we are here */
 	}

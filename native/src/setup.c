@@ -253,8 +253,9 @@ rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user)
 	own->status = status;
 	if (status < 0)
 		snprintf(own->message, sizeof(own->message), "%.255s", rr_error_here()->message);
+	rr_error ours = *rr_error_here();
 	rr_status met = meet(comm, exchange, user, own, hellos, listener);
-	status = status < 0 ? status : met;
+	status = status < 0 ? rr_error_set(&ours) : met; /* what the others make of it is not the cause */
 
 close_listener:
 	if (listener >= 0)
