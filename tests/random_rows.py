@@ -250,7 +250,7 @@ def _turn(rng: random.Random, tables: Tables) -> bool:
 
 def _again(rng: random.Random, tables: Tables) -> bool:
     """What has been received is sent once more and received once more at the same place."""
-    place = _somewhere(rng, tables, lambda row: row.op is Op.COPY and len(row.receives) == 1 and not row.sends)
+    place = _somewhere(rng, tables, lambda row: row.op is Op.COPY and len(row.receives) == 1 and row.buffer is SCRATCH)
     if place is None:
         return False
     rank, index = place

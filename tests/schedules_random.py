@@ -236,9 +236,6 @@ def _of_rank(rows: Sequence[Row]) -> set[str]:
     read |= {row.cell for row in rows if row.buffer is SCRATCH and row.sends}
     if set(writers) - read:
         found.add("received for nothing")
-    landed = [row.chunk_begin for row in rows if row.op is Op.COPY and row.receives and row.buffer is OUTPUT]
-    if len(set(landed)) < len(landed):
-        found.add("written twice")
     sent = [(row.buffer, row.cell, row.chunk_begin, row.chunk_end) for row in rows if row.sends]
     if len(set(sent)) < len(sent):
         found.add("sent by several rows")
@@ -284,7 +281,6 @@ EXPECTED = frozenset(
         "post-operation of a local copy",
         "scratch copied to output",
         "received for nothing",
-        "written twice",
         "a cell used again",
         "sent by several rows",
         "input between other sends of a link",

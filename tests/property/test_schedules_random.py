@@ -15,11 +15,11 @@ from rdmaring.schedule import Schedule
 from rdmaring.schedule.collectives import COLLECTIVES
 from rdmaring.schedule.verify import verify
 
-DRAWS = 24  # of each collective, three of each world
-LEAST = 2  # times that a feature is seen among all of them
+DRAWS = 16  # of each collective, two of each world
+LEAST = 1  # times that a feature is seen among all of them
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schedules(), st.integers(0, 1 << 32))
 def test_what_is_proven_gives_right_numbers_in_any_order(schedule: Schedule, seed: int) -> None:
     """By a machine that shares no code with the proof: slots, reads in place and direct landings, slice by slice."""
