@@ -31,6 +31,7 @@ from rdmaring.schedule.channels import check_channels
 from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.encode import encode_rank
 from rdmaring.schedule.own_rows import proven
+from rdmaring.single import Single
 from rdmaring.tuning.constants import in_mailbox
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def check_algorithm(algorithm: object) -> None:
         )
 
 
-class NativePlan:
+class NativePlan(Single):
     """Owns an ``rr_plan``, which may outlive its communicator and is of no use then."""
 
     __slots__ = ("channels", "choice", "handle", "listed", "offsets", "run", "shape")
@@ -263,7 +264,7 @@ class NativePlan:
         self.run = lib.rr_plan_run
 
 
-class Plan(partial[Any]):
+class Plan(Single, partial[Any]):
     """A persistent operation on fixed arrays or lists of arrays: call it again and again; all ranks do the same.
 
     Made by ``Communicator.plan_all_reduce`` and its relatives. Keeps its arrays alive. Calling it blocks and
@@ -271,6 +272,7 @@ class Plan(partial[Any]):
     such an object is called in half the time of one with ``__call__``, which counts at 8 bytes.)
     """
 
+    _instead = "make another by plan_all_reduce() or plan_broadcast(), on all ranks"
     _comm: Runner
     _native: NativePlan
     _buffers: tuple[Vector | None, Vector | None]

@@ -1,5 +1,4 @@
 /* plan.c - plans: made, checked, bound. */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -189,39 +188,6 @@ rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const u
 	return RR_OK;
 }
 
-/* A plan may be freed by another thread than the communicator's: a garbage collector's. Held briefly. */
-static void lock_plans(struct rr_comm *comm)
-{
-	while (atomic_exchange_explicit(&comm->plans_lock, 1, memory_order_acquire))
-		sched_yield();
-}
-
-static void unlock_plans(struct rr_comm *comm)
-{
-	rr_publish32(&comm->plans_lock, 0);
-}
-
-static void attach(struct rr_comm *comm, struct rr_plan *plan)
-{
-	lock_plans(comm);
-	plan->comm = comm;
-	plan->list_next = comm->plans;
-	plan->list_link = &comm->plans;
-	if (comm->plans)
-		comm->plans->list_link = &plan->list_next;
-	comm->plans = plan;
-	unlock_plans(comm);
-}
-
-void rr_plan_detach_all(struct rr_comm *comm)
-{
-	lock_plans(comm);
-	for (struct rr_plan *plan = comm->plans; plan; plan = plan->list_next)
-		plan->comm = NULL;
-	comm->plans = NULL;
-	unlock_plans(comm);
-}
-
 /* Scratch moves when it grows: not under an operation that uses it. */
 static rr_status grow_scratch(struct rr_comm *comm, const struct rr_plan *plan)
 {
@@ -268,56 +234,53 @@ static rr_status put_on_device(struct rr_plan *plan, struct rr_comm *comm, const
 	return status;
 }
 
+/* The driver is in hand. */
+static rr_status make_bound(struct rr_comm *comm, rr_plan_spec *spec, struct rr_plan **out)
+{
+	rr_status status = spec->on_device ? check_device(comm, spec) : RR_OK;
+	struct rr_plan *plan = NULL;
+
+	if (status >= 0)
+		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, comm->edge_channels, spec, &plan);
+	if (status < 0)
+		return status;
+	if (spec->on_device)
+		status = put_on_device(plan, comm, spec);
+	if (status >= 0)
+		status = rr_stage_find(comm, plan);
+	if (status >= 0)
+		status = grow_scratch(comm, plan);
+	if (status < 0) {
+		rr_plan_unmake(plan);
+		return status;
+	}
+	for (uint32_t i = 0; i < plan->peer_count; i++)
+		plan->far = plan->far || !rr_shm_has(&comm->shm, plan->peers[i]);
+	for (uint32_t i = 0; i < plan->link_total; i++)
+		plan->rdma = plan->rdma || comm->engine.out[plan->links[i]]->kind == RR_LINK_RDMA;
+	plan->descriptor_index = comm->descriptor_next++ % RR_DESCRIPTOR_COUNT;
+	plan->comm = comm;
+	rr_comm_retain(comm);
+	*out = plan;
+	return RR_OK;
+}
+
 rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out)
 {
 	rr_plan_spec spec = *given;
-	struct rr_plan *plan = NULL;
-	rr_status status = rr_comm_usable(comm);
+	rr_status status = rr_comm_begin(comm);
 
-	if (status >= 0 && spec.on_device)
-		status = check_device(comm, &spec);
-	if (status >= 0)
-		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, comm->edge_channels, &spec, &plan);
 	if (status < 0)
 		return status;
-	if (spec.on_device)
-		status = put_on_device(plan, comm, &spec);
-	if (status >= 0)
-		status = rr_stage_find(comm, plan);
-	if (status < 0) {
-		rr_plan_unmake(plan);
-		return status;
-	}
-	rr_drive_take(comm);
-	status = grow_scratch(comm, plan);
-	if (status >= 0) {
-		attach(comm, plan);
-		for (uint32_t i = 0; i < plan->peer_count; i++)
-			plan->far = plan->far || !rr_shm_has(&comm->shm, plan->peers[i]);
-		for (uint32_t i = 0; i < plan->link_total; i++)
-			plan->rdma = plan->rdma || comm->engine.out[plan->links[i]]->kind == RR_LINK_RDMA;
-		plan->descriptor_index = comm->descriptor_next++ % RR_DESCRIPTOR_COUNT;
-	}
+	status = make_bound(comm, &spec, out);
 	rr_drive_leave(comm);
-	if (status < 0) {
-		rr_plan_unmake(plan);
-		return status;
-	}
-	*out = plan;
-	return RR_OK;
+	return status;
 }
 
 void rr_plan_free(rr_plan *plan)
 {
 	if (!plan)
 		return;
-	if (plan->comm) {
-		struct rr_comm *comm = plan->comm;
-		lock_plans(comm);
-		*plan->list_link = plan->list_next;
-		if (plan->list_next)
-			plan->list_next->list_link = plan->list_link;
-		unlock_plans(comm);
-	}
+	rr_comm_release(plan->comm);
 	rr_plan_unmake(plan);
 }

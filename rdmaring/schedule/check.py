@@ -57,7 +57,7 @@ def fields_fault(row: Row) -> str | None:
     """
     for name, given, kind in _fields(row):
         if kind is int:
-            if not isinstance(given, (int, Integral)) or not -NUMBER_MAX <= given <= NUMBER_MAX:
+            if not isinstance(given, (int, Integral)) or not -NUMBER_MAX <= int(given) <= NUMBER_MAX:
                 return f"{name} must be an integer of 32 bits, not {given!r}"
         elif not isinstance(given, kind):
             return f"{name} must be a {kind.__name__}, not {given!r}"
