@@ -362,7 +362,7 @@ static const struct rr_link_ops sim_ops = {
 	.close = sim_close,
 };
 
-rr_status rr_link_sim_open(struct rr_sim *sim, int32_t from, int32_t to, struct rr_link **out, struct rr_link **in)
+static rr_status open_edge(struct rr_sim *sim, int32_t from, int32_t to, struct rr_link **out, struct rr_link **in)
 {
 	struct edge *edge = calloc(1, sizeof(*edge));
 	struct link_sim *sender = calloc(1, sizeof(*sender));
@@ -399,3 +399,29 @@ rr_status rr_link_sim_open(struct rr_sim *sim, int32_t from, int32_t to, struct 
 	*in = &receiver->link;
 	return RR_OK;
 }
+
+static rr_status open_all(struct rr_sim *sim)
+{
+	rr_status status = RR_OK;
+
+	for (int32_t r = 0; r < sim->world; r++)
+		for (int32_t i = 0; i < sim->world * (int32_t)sim->channels[r] && status == RR_OK; i++) {
+			int32_t p = i % sim->world, base = i - p;
+			if (p != r)
+				status = open_edge(sim, r, p, &sim->engines[r].out[i], &sim->engines[p].in[base + r]);
+		}
+	return status;
+}
+
+static rr_status draw_places(struct rr_sim *sim, int32_t r, struct rr_buffer buffers[RR_BUFFER_COUNT],
+			     struct rr_place places[RR_BUFFER_COUNT])
+{
+	(void)r;
+	(void)buffers;
+	for (int b = 0; b < RR_BUFFER_COUNT; b++)
+		if (sim->spec.registered == 1 || (sim->spec.registered == 2 && rr_sim_random(sim, 2)))
+			places[b].reach = RR_REACH_REGION;
+	return RR_OK;
+}
+
+const struct rr_sim_links rr_sim_own_links = {.open = open_all, .begin = draw_places};

@@ -1,0 +1,105 @@
+"""Cases by seed: each transport, schedule, size, kind of memory and machine."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+from typing import Any
+
+from rdmaring.schedule import ALGORITHMS, SHAPED, Schedule, generate
+from rdmaring.schedule.channels import channels_of
+from rdmaring.schedule.collectives import COLLECTIVES
+from shipping.machine import Case
+
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+INTEGERS = ("int64", "uint64", "int32", "uint32", "int16", "uint8", "int8")
+COPIED = (*INTEGERS, "float64", "float32", "float16", "uint16")
+SERIAL_STARTS = (0, 0, 1000, (1 << 32) - 3, (1 << 32) - 40, (1 << 63) - 5)
+
+
+def built_in(dice: random.Random, world: int) -> Schedule:
+    collective, algorithm = dice.choice(sorted(ALGORITHMS))
+    root = dice.randrange(world) if COLLECTIVES[collective].rooted else None
+    nodes = tuple(dice.randrange(3) for _ in range(world)) if algorithm in SHAPED else None
+    channels = channels_of(collective, dice.choice([1, 1, 2, 3]))
+    return generate(collective, algorithm, world, root, nodes=nodes, channels=channels)
+
+
+def sizes(dice: random.Random, chunk_count: int, slot_bytes: int, size: int) -> list[int]:
+    """Elements of each chunk: around the borders of slots, up to four of them."""
+    slot = slot_bytes // size
+    borders = [1, 2, slot - 1, slot, slot + 1, 2 * slot - 1, 2 * slot, 2 * slot + 1, 3 * slot + 1, 4 * slot]
+    way = dice.randrange(6)
+    if way == 0:
+        return [dice.choice([0, 0, 1, slot])] * chunk_count
+    if way == 1:
+        return [dice.choice([0, 1, 7, slot + 1])  for _ in range(chunk_count)]
+    if way == 2:
+        return [dice.choice(borders)] * chunk_count
+    if way == 3:
+        return [dice.randrange(4 * slot) for _ in range(chunk_count)]
+    return [dice.choice([0, *borders]) for _ in range(chunk_count)]
+
+
+def machine(dice: random.Random, transport: str, channels: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How slow each part of the world is, and how much a link holds."""
+    sim = {
+        "latency_ns": dice.choice([0, 100, 5000]),
+        "jitter_ns": dice.choice([0, 1000, 50000]),
+        "combine_ps_per_byte": dice.choice([0, 100, 1000]),
+        "stall_ns": dice.choice([0, 0, 100000]),
+        "slot_bytes": dice.choice([4096, 4096, 8192, 12288]),
+        "slot_count": dice.choice([1, 1, 2, 3, 8]),
+        "registered": dice.choice([0, 1, 2, 2, 2, 3, 4]),
+        "channels": dice.choice([1, channels]),
+    }
+    links = {
+        "window": dice.choice([0, 0, 0, 1, 2, 8]),
+        "serial_start": dice.choice(SERIAL_STARTS),
+        "streams": dice.choice([1, 1, 2, 4]),
+        "pipe_bytes": dice.choice([100, 1000, 10000, 100000]),
+        "hold": dice.choice([0, 0, 3, 10, 50]),
+        "wait_ms": 20000,
+    }
+    return sim, links
+
+
+def case(transport: str, seed: int) -> Case:
+    dice = random.Random(f"{transport}/{seed}")
+    world = dice.choice([2, 2, 3, 3, 4, 5, 8] if transport != "verbs" else [2, 2, 2, 3, 4])
+    schedule = built_in(dice, world)
+    return about(transport, seed, schedule, dice)
+
+
+def about(transport: str, seed: int, schedule: Schedule, dice: random.Random) -> Case:
+    """A case that runs this schedule."""
+    collective = schedule.collective
+    channels = 1 + max((row.channel for rank in range(schedule.world) for row in schedule.rows(rank)), default=0)
+    sim, links = machine(dice, transport, channels)
+    dtype = dice.choice(INTEGERS if collective in REDUCING else COPIED)
+    size = int(dtype.lstrip("uintfloa")) // 8
+    shape = sizes(dice, schedule.chunk_count, sim["slot_bytes"], size)
+    limit = 3 << 20  # of all ranks' vectors together: a case takes some milliseconds
+    while sum(shape) * size * schedule.world > limit:
+        shape = [elements // 2 for elements in shape]
+    sim["seed"] = seed
+    sim["operations"] = dice.choice([1, 1, 2, 3]) if collective in ("all_reduce", "broadcast") else 1
+    if transport == "sim":  # its memory lies in one piece
+        sim["registered"] = min(sim["registered"], 2)
+    one_chunk_rows = all(
+        row.chunk_end - row.chunk_begin <= 1 for rank in range(schedule.world) for row in schedule.rows(rank)
+    )
+    return Case(
+        transport,
+        schedule,
+        [0, *accumulate(shape)],
+        seed,
+        dtype=dtype,
+        op=dice.choice(["sum", "sum", "prod", "min", "max"]) if collective in REDUCING else "sum",
+        in_place=dice.random() < 0.4 and collective in ("all_reduce", "reduce"),
+        round_count=dice.choice([1, 1, 2, 3, 7]) if one_chunk_rows else 1,
+        slice_bytes=dice.choice([4096, 4096, 8192]),
+        check=dice.random() < 0.35,
+        sim=sim,
+        links=links,
+    )
