@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
-from rdmaring.schedule import ALGORITHMS, SHAPED, Schedule, generate
+from rdmaring.schedule import ALGORITHMS, SHAPED, Buffer, Flag, Op, Receive, Row, Schedule, Send, generate, own
 from rdmaring.schedule.channels import channels_of
 from rdmaring.schedule.collectives import COLLECTIVES
+from rdmaring.schedule.own_rows import proven
 from shipping.machine import Case
 
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
@@ -23,6 +24,52 @@ def built_in(dice: random.Random, world: int) -> Schedule:
     nodes = tuple(dice.randrange(3) for _ in range(world)) if algorithm in SHAPED else None
     channels = channels_of(collective, dice.choice([1, 1, 2, 3]))
     return generate(collective, algorithm, world, root, nodes=nodes, channels=channels)
+
+
+def mixed(dice: random.Random, world: int) -> Schedule:
+    """An all_reduce in segments of few or many chunks, each reduced by one rank.
+
+    The leader's links carry results and inputs in turn: what needs a place in the link and what is read where it lies,
+    so that any number of the one kind stands between two of the other. The others' inputs are there before.
+    """
+    few, many = [1, 3, 5, 8, 17, 33], [20, 30, 40, 50, 58, 62, 63, 64, 80]
+    lengths = [dice.choice(many if n % 2 else few) for n in range(dice.randrange(3, 9))]
+    leader = dice.randrange(world)
+    second = dice.choice([rank for rank in range(world) if rank != leader])
+    owners = [second if n % 2 else leader for n in range(len(lengths))]
+    segments = list(zip(owners, pairwise([0, *accumulate(lengths)]), strict=True))
+    in_turn = dice.randrange(4) == 0
+
+    def give(owner: int, chunks: tuple[int, int]) -> Row:
+        return Row(0, Buffer.INPUT, *chunks, Op.NONE, sends=(Send(owner, None),))
+
+    def take(rank: int, owner: int, chunks: tuple[int, int]) -> Row:
+        if rank != owner:
+            return Row(1, Buffer.OUTPUT, *chunks, Op.COPY, receives=(Receive(owner, Buffer.OUTPUT),))
+        peers = [peer for peer in range(world) if peer != owner]
+        return Row(
+            0,
+            Buffer.OUTPUT,
+            *chunks,
+            Op.REDUCE,
+            operand=Buffer.INPUT,
+            operand_at=0,
+            receives=tuple(Receive(peer, Buffer.INPUT) for peer in peers),
+            sends=tuple(Send(peer, Buffer.OUTPUT) for peer in peers),
+            flags=Flag.FIRST | Flag.LAST,
+        )
+
+    def rows(rank: int, _: int) -> list[Row]:
+        if in_turn:
+            each = [[give(*segment)] * (rank != segment[0]) + [take(rank, *segment)] for segment in segments]
+            return [row for rows in each for row in rows]
+        if rank != leader:
+            early = [give(*segment) for segment in segments if segment[0] != rank]
+            return early + [take(rank, *segment) for segment in segments]
+        turns = [take(rank, *segment) if segment[0] == rank else give(*segment) for segment in segments]
+        return turns + [take(rank, *segment) for segment in segments if segment[0] != rank]
+
+    return proven(own(name="mixed", window=2 * len(lengths))(rows), "all_reduce", world, None)
 
 
 def sizes(dice: random.Random, chunk_count: int, slot_bytes: int, size: int) -> list[int]:
@@ -67,8 +114,17 @@ def machine(dice: random.Random, transport: str, channels: int) -> tuple[dict[st
 def case(transport: str, seed: int) -> Case:
     dice = random.Random(f"{transport}/{seed}")
     world = dice.choice([2, 2, 3, 3, 4, 5, 8] if transport != "verbs" else [2, 2, 2, 3, 4])
-    schedule = built_in(dice, world)
-    return about(transport, seed, schedule, dice)
+    if dice.randrange(5) == 0:
+        schedule = mixed(dice, 2 if dice.randrange(3) else 3)
+        made = about(transport, seed, schedule, dice)
+        size = int(made.dtype.lstrip("uintfloa")) // 8
+        # One slice a chunk, so that a segment has as many slices as chunks.
+        made.offsets = [n * made.slice_bytes // size for n in range(schedule.chunk_count + 1)]
+        made.round_count = 1
+        made.sim["registered"] = dice.choice([5, 5, made.sim["registered"]])
+        made.check = made.check and dice.randrange(2) == 0
+        return made
+    return about(transport, seed, built_in(dice, world), dice)
 
 
 def about(transport: str, seed: int, schedule: Schedule, dice: random.Random) -> Case:

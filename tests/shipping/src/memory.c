@@ -111,7 +111,9 @@ static enum shipping_kind draw_kind(struct rr_sim *sim, int buffer)
 {
 	uint32_t registered = sim->spec.registered;
 
-	if (registered == 2)
+	if (registered == 5) /* what is read in place, beside what needs room in a link */
+		registered = buffer == RR_OUTPUT ? 0 : 1;
+	else if (registered == 2)
 		registered = (uint32_t)rr_sim_random(sim, 4);
 	else if (registered > 2)
 		registered--; /* 3: lists, 4: CMA */
