@@ -129,7 +129,7 @@ struct rr_link {
 	int32_t peer;
 	enum rr_link_kind kind;
 	bool cma; /* the receiver may read the sender's ordinary memory */
-	bool past;  /* out: the slot that was reserved last is best filled past the caches (apart.h) */
+	bool past;  /* out: the slot, or the cell of scratch, that was reserved last is best filled past the caches (apart.h) */
 	uint32_t granted; /* in: bit b: the peer was told, for this operation, where our buffer b lies in a device's memory */
 	uint32_t crc; /* in: what the transfer peeked last carries */
 	uint64_t checked; /* in: 1 + number of the last transfer whose crc was compared */

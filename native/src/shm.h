@@ -41,7 +41,7 @@ struct rr_shm_peer {
 	struct rr_mapping *mappings;
 	uint32_t mapping_count, mapping_room;
 	struct rr_pin_range slots; /* of its segment */
-	struct rr_apart staged;    /* how far it is, by what was staged for it; see stage.h */
+	struct rr_apart apart;     /* how far it is as a reader of ours */
 };
 
 struct rr_shm {
@@ -60,6 +60,9 @@ struct rr_shm {
 	uint32_t *announced;       /* ids of regions that the peers were told of */
 	uint32_t announced_count, announced_room;
 	uint64_t seen_generation;
+	uint64_t apart_ns;         /* of a probe's lines, from which on readers are far */
+	struct rr_apart common_apart; /* how far those are that read in common */
+	int32_t probe_reader;      /* that was the first found to have answered the last common probe */
 	struct rr_common *common;  /* what our common slots are in use for; NULL until the first */
 	uint64_t open_limit; /* OPENs below this do not overwrite one that a peer may still read */
 };
