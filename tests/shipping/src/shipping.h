@@ -79,11 +79,13 @@ void shipping_unwatch(struct shipping *world);
 extern const struct shipping_ops shipping_shm, shipping_stream, shipping_verbs;
 
 /* far.c: each rank a node of its own, joined by control connections over loopback as far as links ask for them. */
+struct rr_far;
+struct rr_hello;
 struct shipping_far;
 rr_status shipping_far_open(int32_t world, struct shipping_far **out);
 struct rr_far *shipping_far_of(struct shipping_far *far, int32_t r);
-const struct rr_hello *shipping_far_hello(const struct shipping_far *far, int32_t r);
-void shipping_far_end(struct shipping_far *far, int32_t r, uint32_t state); /* what its page says: enum rr_page_state */
+struct rr_hello *shipping_far_hello(struct shipping_far *far, int32_t r);
+void shipping_far_end(struct shipping_far *far, int32_t r); /* as when it closes its communicator */
 void shipping_far_close(struct shipping_far *far);
 
 #endif
