@@ -134,8 +134,10 @@ static rr_status run_world(struct rr_sim *sim, struct rank_state *states, void *
 		sim->next_ns = RR_SIM_NEVER;
 		if (!turn(sim, states, inputs, outputs, &moved, &first_error))
 			return first_error;
-		if (moved || sim->moved)
+		if (moved || sim->moved) {
+			sim->moves++;
 			continue;
+		}
 		if (sim->next_ns == RR_SIM_NEVER && sim->links->wait && sim->links->wait(sim))
 			continue;
 		if (sim->next_ns == RR_SIM_NEVER) {

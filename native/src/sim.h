@@ -38,7 +38,8 @@ struct rr_sim {
 	rr_sim_spec spec;
 	const struct rr_sim_links *links;
 	void *user; /* of links */
-	bool moved; /* in this turn, bytes that no rank's engine was told of */
+	bool moved;     /* in this turn, bytes that no rank's engine was told of */
+	uint64_t moves; /* turns in which anything was done */
 	int32_t world;
 	uint64_t now_ns;
 	uint64_t next_ns; /* the earliest event seen in this turn that lies ahead */

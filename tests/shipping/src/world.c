@@ -5,7 +5,7 @@
 #include "shipping.h"
 #include "status.h"
 
-static const struct shipping_ops *const transports[] = {&shipping_shm, &shipping_stream};
+static const struct shipping_ops *const transports[] = {&shipping_shm, &shipping_stream, &shipping_verbs};
 
 void shipping_fault(struct shipping *world)
 {
