@@ -62,14 +62,34 @@ static rr_status begin(struct rr_sim *sim, int32_t r, struct rank_state *state, 
 	return rr_engine_start(&sim->engines[r], plan, state->operations + 1, buffers, places);
 }
 
+/* As the watch of a communicator would: who gets no further and has a link to a rank that died is told. */
+static rr_status look_for_death(struct rr_sim *sim, int32_t r)
+{
+	const struct rr_plan *plan = sim->plans[r];
+	int32_t dead = sim->spec.kill_rank;
+
+	for (uint32_t i = 0; i < plan->link_total && dead >= 0; i++) {
+		if ((int32_t)(plan->links[i] % (uint32_t)sim->world) != dead || !rr_sim_known_dead(sim, dead))
+			continue;
+		rr_fail(RR_ERR_LINK, "rank %d died", dead);
+		rr_error_here()->peer = dead;
+		return RR_ERR_LINK;
+	}
+	return RR_AGAIN;
+}
+
 static rr_status act(struct rr_sim *sim, int32_t r, struct rank_state *state, void *input, void *output, bool *moved)
 {
 	rr_status status = sim->links->turn ? sim->links->turn(sim, r) : RR_OK;
 
 	if (status == RR_OK && sim->engines[r].phase == RR_IDLE)
 		status = begin(sim, r, state, state->operations ? output : input, output);
+	bool got_on = false;
 	if (status == RR_OK)
-		status = rr_engine_progress(&sim->engines[r], moved);
+		status = rr_engine_progress(&sim->engines[r], &got_on);
+	*moved = *moved || got_on;
+	if (status == RR_AGAIN && !got_on)
+		status = look_for_death(sim, r);
 	if (status == RR_OK && sim->links->end)
 		status = sim->links->end(sim, r);
 	if (status == RR_AGAIN)
@@ -134,11 +154,13 @@ static rr_status run_world(struct rr_sim *sim, struct rank_state *states, void *
 		sim->next_ns = RR_SIM_NEVER;
 		if (!turn(sim, states, inputs, outputs, &moved, &first_error))
 			return first_error;
+		if (sim->out_of_memory)
+			return rr_fail(RR_ERR_NO_MEMORY, "no memory for the transfers of a simulated link");
 		if (moved || sim->moved) {
 			sim->moves++;
 			continue;
 		}
-		if (sim->next_ns == RR_SIM_NEVER && sim->links->wait && sim->links->wait(sim))
+		if (sim->next_ns == RR_SIM_NEVER && first_error == RR_OK && sim->links->wait && sim->links->wait(sim))
 			continue;
 		if (sim->next_ns == RR_SIM_NEVER) {
 			if (first_error < 0)

@@ -39,6 +39,7 @@ struct rr_sim {
 	const struct rr_sim_links *links;
 	void *user; /* of links */
 	bool moved;     /* in this turn, bytes that no rank's engine was told of */
+	bool out_of_memory; /* found where a link's operation returns nothing */
 	uint64_t moves; /* turns in which anything was done */
 	int32_t world;
 	uint64_t now_ns;

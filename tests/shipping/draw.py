@@ -122,7 +122,9 @@ def case(transport: str, seed: int) -> Case:
         made.offsets = [n * made.slice_bytes // size for n in range(schedule.chunk_count + 1)]
         made.round_count = 1
         made.sim["registered"] = dice.choice([5, 5, made.sim["registered"]])
-        made.check = made.check and dice.randrange(2) == 0
+        if made.check and dice.randrange(2):
+            made.check = False
+            made.sim.pop("corrupt_transfer", None)
         return made
     return about(transport, seed, built_in(dice, world), dice)
 
@@ -135,7 +137,8 @@ def about(transport: str, seed: int, schedule: Schedule, dice: random.Random) ->
     dtype = dice.choice(INTEGERS if collective in REDUCING else COPIED)
     size = int(dtype.lstrip("uintfloa")) // 8
     shape = sizes(dice, schedule.chunk_count, sim["slot_bytes"], size)
-    limit = 3 << 20  # of all ranks' vectors together: a case takes some milliseconds
+    # Of all ranks' vectors together: a case takes some milliseconds.
+    limit = 3 << 20 if transport != "stream" else min(1 << 20, links["pipe_bytes"] << 10)
     while sum(shape) * size * schedule.world > limit:
         shape = [elements // 2 for elements in shape]
     sim["seed"] = seed
@@ -145,6 +148,12 @@ def about(transport: str, seed: int, schedule: Schedule, dice: random.Random) ->
     one_chunk_rows = all(
         row.chunk_end - row.chunk_begin <= 1 for rank in range(schedule.world) for row in schedule.rows(rank)
     )
+    check = dice.random() < 0.35
+    if check and dice.randrange(5) == 0 and transport != "sim":
+        sim["corrupt_transfer"] = dice.randrange(1, 30)
+    elif dice.randrange(25) == 0:
+        times = {"kill_ns": dice.choice([0, 300, 3000, 30000, 300000]), "detect_ns": dice.choice([0, 5000])}
+        sim |= {"kill_rank": dice.randrange(schedule.world), **times}
     return Case(
         transport,
         schedule,
@@ -155,7 +164,7 @@ def about(transport: str, seed: int, schedule: Schedule, dice: random.Random) ->
         in_place=dice.random() < 0.4 and collective in ("all_reduce", "reduce"),
         round_count=dice.choice([1, 1, 2, 3, 7]) if one_chunk_rows else 1,
         slice_bytes=dice.choice([4096, 4096, 8192]),
-        check=dice.random() < 0.35,
+        check=check,
         sim=sim,
         links=links,
     )

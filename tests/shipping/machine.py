@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from shipping import build
 TRANSPORTS = ("shm", "stream", "verbs")
 OWN = "sim"  # link_sim, which does not ship
 UNTOUCHED = 0x5D
+LINK, CORRUPT = -20, -22  # rr_status
 SPEC = """
 typedef struct rr_shipping_spec {
     uint32_t transport, window;
@@ -63,10 +65,12 @@ class Case:
 
     def __str__(self) -> str:
         made = self.schedule
+        sizes = [end - begin for begin, end in pairwise(self.offsets)]
+        shape = ", ".join(f"{len(list(run))} of {size}" for size, run in groupby(sizes))
         return (
             f"seed {self.seed} over {self.transport}: {made.collective} by {made.algorithm} among {made.world}, root {made.root}, "
             f"{self.dtype} {self.op}{', in place' if self.in_place else ''}{', check crc' if self.check else ''}, rounds "
-            f"{self.round_count}, slices {self.slice_bytes}, chunks {self.offsets}, sim {self.sim}, links {self.links}"
+            f"{self.round_count}, slices {self.slice_bytes}, chunks {shape}, sim {self.sim}, links {self.links}"
         )
 
 
@@ -208,8 +212,20 @@ def expected(case: Case, ran: Ran) -> list[np.ndarray[Any, Any]]:
 def verify(case: Case, native: Library | None = None) -> Ran:
     """Run it; raise AssertionError, which names the case, where anything is not as it must be."""
     ran = run(case, native)
-    assert ran.status == 0, f"{ran.error}; stuck rank {ran.result.stuck_rank} row {ran.result.stuck_row}\n{case}"
-    assert ran.result.finished == case.schedule.world, str(case)
+    said = f"{ran.error} (status {ran.status}); stuck rank {ran.result.stuck_rank} row {ran.result.stuck_row}\n{case}"
+    killed = case.sim.get("kill_rank", -1)
+    if ran.result.corrupted:
+        assert ran.status == CORRUPT, said
+        return ran
+    if killed >= 0 and ran.status:
+        assert ran.status == LINK, said
+        assert ran.result.blamed == killed, said
+        assert ran.result.finished < case.schedule.world, said
+        return ran
+    assert ran.status == 0, said
+    assert ran.result.finished == case.schedule.world or killed >= 0, said
+    if killed >= 0:  # it died when nobody needed it any more
+        return ran
     for rank, (out, want) in enumerate(zip(ran.outputs, expected(case, ran), strict=True)):
         wrong = np.flatnonzero(out.view(np.uint8) != want.view(np.uint8))
         assert not wrong.size, f"rank {rank}: {wrong.size} bytes are wrong, the first is {wrong[0]}\n{case}"

@@ -49,6 +49,8 @@ static rr_status open_nodes(struct shipping *world)
 	for (uint32_t c = 0; c < sim->channels[0] && status == RR_OK; c++) {
 		node_make(&nodes->of[c], sim->world, sim->spec.slot_bytes, sim->spec.slot_count, world->spec.serial_start);
 		nodes->count++;
+		for (int32_t r = 0; r < sim->world; r++) /* all readers are far, or none */
+			nodes->of[c].shms[r].apart_ns = rr_sim_random(sim, 2) ? UINT64_MAX : 0;
 		status = join(world, &nodes->of[c], c);
 	}
 	return status;

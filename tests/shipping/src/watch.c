@@ -52,17 +52,28 @@ static uint64_t delay(struct rr_sim *sim)
 	return sim->spec.latency_ns + (sim->spec.jitter_ns ? rr_sim_random(sim, sim->spec.jitter_ns + 1) : 0);
 }
 
-/* One of so many calls is told to come again, and so are all that follow for a while. */
-static bool held(struct watch *watch, int end)
+static void hold(struct watch *watch, int end)
 {
 	struct rr_sim *sim = watch->world->sim;
 
-	if (!rr_sim_due(sim, watch->held_until_ns[end]))
-		return true;
-	if (!watch->world->spec.hold || rr_sim_random(sim, watch->world->spec.hold))
-		return false;
 	watch->held_until_ns[end] = sim->now_ns + 1 + rr_sim_random(sim, sim->spec.jitter_ns + 100);
-	return !rr_sim_due(sim, watch->held_until_ns[end]);
+	rr_sim_due(sim, watch->held_until_ns[end]);
+}
+
+static bool drawn(struct watch *watch, uint32_t more)
+{
+	return watch->world->spec.hold && !rr_sim_random(watch->world->sim, watch->world->spec.hold * more);
+}
+
+/* One of so many calls is told to come again, and so are all that follow for a while. */
+static bool held(struct watch *watch, int end)
+{
+	if (!rr_sim_due(watch->world->sim, watch->held_until_ns[end]))
+		return true;
+	if (!drawn(watch, 1))
+		return false;
+	hold(watch, end);
+	return true;
 }
 
 /* ---- OPEN ---- */
@@ -120,6 +131,15 @@ static rr_status reserve(struct rr_link *link, const struct rr_transfer *transfe
 	if (held(watch, 0) || (watch->world->spec.window && in_flight(watch) >= watch->world->spec.window))
 		return RR_AGAIN;
 	rr_status status = watch->out_real->reserve(link, transfer, place);
+	/*
+	 * As if its pass had failed. Not over verbs: what is aborted holds room until the transfers before it are credited, which
+	 * their receiver only does when told that room is short; a link is not used after an abort there.
+	 */
+	if (status == RR_OK && link->kind != RR_LINK_RDMA && drawn(watch, 4)) {
+		watch->out_real->abort(link);
+		hold(watch, 0);
+		return RR_AGAIN;
+	}
 	watch->place = status == RR_OK ? *place : NULL;
 	if (watch->place && transfer->mode == RR_MODE_WRITE)
 		note_source_as_target(watch, watch->place);

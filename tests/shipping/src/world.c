@@ -23,18 +23,6 @@ static rr_status open_links(struct rr_sim *sim)
 	return world->ops->open(world);
 }
 
-/* As the watch of a communicator would: who waits for a rank that died is told. */
-static rr_status look_for_death(struct rr_sim *sim, const struct rr_engine *engine)
-{
-	int32_t peer = engine->waiting_peer;
-
-	if (engine->phase == RR_IDLE || peer < 0 || !rr_sim_known_dead(sim, peer))
-		return RR_OK;
-	rr_fail(RR_ERR_LINK, "rank %d died", peer);
-	rr_error_here()->peer = peer;
-	return RR_ERR_LINK;
-}
-
 /* A rank whose operations are over still moves what it has sent. */
 static rr_status move_rest(const struct rr_engine *engine)
 {
@@ -58,8 +46,6 @@ static rr_status turn(struct rr_sim *sim, int32_t r)
 		return rr_error_set(&world->fault);
 	if (world->ops->turn)
 		status = world->ops->turn(world, r);
-	if (status == RR_OK)
-		status = look_for_death(sim, &sim->engines[r]);
 	if (status == RR_OK && sim->engines[r].phase == RR_IDLE)
 		status = move_rest(&sim->engines[r]);
 	return status;
