@@ -210,7 +210,8 @@ typedef struct rr_plan_spec {
 	/*
 	 * 1, all_to_all only: counts differ by pair, and no rank knows all of them. count and chunk_offsets are then this
 	 * rank's own view: chunks s * world + d of which it is neither s nor d are empty. Each pair's two views are compared
-	 * with its first slice: a mismatch where they differ.
+	 * with its first slice: a mismatch where they differ. Only s and d may handle chunk s * world + d, and a row that
+	 * travels has one chunk: RR_ERR_UNSUPPORTED otherwise.
 	 */
 	uint32_t paired;
 	uint32_t check;                /* 1: each slice carries a CRC32C, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
@@ -301,6 +302,11 @@ RR_API rr_status rr_verbs_describe(const rr_verbs_options *options, char *text, 
 
 /* ---- schedules ---- */
 
+/*
+ * One rank's rows, every index checked; what they touch is checked when a plan is made of them. Not proven: Python's verify()
+ * or `rdmaring schedule` does that. load: out of a file of all ranks' rows, so that what any rank could not bind (paired)
+ * every rank refuses; of decoded rows only the rank whose they are does.
+ */
 RR_API rr_status rr_schedule_decode(const void *bytes, size_t size, int32_t rank, rr_schedule **out);
 RR_API rr_status rr_schedule_load(const char *path, int32_t rank, rr_schedule **out);
 RR_API uint32_t rr_schedule_chunk_count(const rr_schedule *schedule);

@@ -53,7 +53,8 @@ def run(schedules: list[Any], *, paired: bool, registered: int = 1) -> int:
     given = [np.random.default_rng(rank).integers(-(2**63), 2**63, WORLD * EACH) for rank in range(WORLD)]
     outputs = [np.zeros(count, np.int64) for _ in range(WORLD)]  # in the whole vector's coordinates
     addresses = [[ffi.cast("void *", x.ctypes.data) for x in arrays] for arrays in (given, outputs)]
-    status = lib.rr_sim_run(WORLD, ffi.new("rr_sim_spec *", sim), plan, schedules, *addresses, ffi.new("rr_sim_result *"))
+    spec, result = ffi.new("rr_sim_spec *", sim), ffi.new("rr_sim_result *")
+    status = lib.rr_sim_run(WORLD, spec, plan, schedules, *addresses, result)
     for rank in range(WORLD) if status == 0 else ():
         for s in range(WORLD):
             at = (s * WORLD + rank) * EACH
