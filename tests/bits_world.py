@@ -310,10 +310,14 @@ class Run:
         return made.wait() if self.case.asynchronous else made
 
     def array(self, kind: str, count: int) -> list[Array]:
-        return self.world.array(self.own, kind, count, self.case.dtype)
+        """For a result: nothing right is there before."""
+        pieces = self.world.array(self.own, kind, count, self.case.dtype)
+        for piece in pieces:
+            piece.view(np.uint8)[:] = 0x77
+        return pieces
 
     def filled(self, kind: str, rank: int) -> list[Array]:
-        pieces = self.array(kind, self.length(rank))
+        pieces = self.world.array(self.own, kind, self.length(rank), self.case.dtype)
         _fill(pieces, self.whole_input(rank))
         return pieces
 
@@ -335,10 +339,9 @@ class Run:
         if self.case.op == "avg":
             factor /= self.size
         expected = Expected(schedule, native.offsets, Arithmetic(self.case.dtype, self.case.op, factor))
-        held = self.collective
-        parts = schedule.chunk_count // self.size
         chunks = range(schedule.chunk_count)
-        if held.name == "reduce_scatter":
+        if self.case.collective == "reduce_scatter":
+            parts = schedule.chunk_count // self.size
             chunks = range(self.rank * parts, (self.rank + 1) * parts)
         for chunk in chunks:
             for first, _, want in expected.of_chunk(self.rank, chunk, self.give):

@@ -156,16 +156,16 @@ def test_all_of_them_over_soft_roce(tmp_path: Path) -> None:
 
 FLIPPED = """
 import bits_world
-whole = bits_world.Run.array
-def array(self, kind, count):
-    self.last = whole(self, kind, count)
+whole = bits_world.World.array
+def array(self, rng, kind, count, dtype):
+    self.last = whole(self, rng, kind, count, dtype)
     return self.last
-bits_world.Run.array = array
+bits_world.World.array = array
 called = bits_world.Run.call
 def call(self, name, *arguments, **more):
     called(self, name, *arguments, **more)
     if self.rank == 1:
-        for piece in reversed(self.last):
+        for piece in reversed(self.world.last):
             if piece.size and PLACE == "result":
                 piece.view(np.uint8)[-1] ^= 64
                 break
