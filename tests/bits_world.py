@@ -35,6 +35,7 @@ SPARE = 1 << 16  # bytes by which the ranks' inputs may be shifted in the pool
 FORWARDING = (("gather", "binomial"), ("scatter", "binomial"))
 FORWARDED = 2
 WIDE = tuple((collective, name) for collective in ("all_reduce", "reduce_scatter") for name in ("ring", None))
+FRESH_MAX = 4 * KIB * KIB  # bytes of an array that is made for one case alone
 SMALL = (1, 63, 4 * KIB, 64 * KIB, 256 * KIB)  # bytes a part, now and then
 
 
@@ -131,7 +132,7 @@ class World:
     def array(self, rng: random.Random, kind: str, count: int, dtype: np.dtype[Any]) -> list[Array]:
         """The pieces of one vector."""
         if not kind.startswith("list"):
-            if rng.random() < 0.1:
+            if rng.random() < 0.1 and count * dtype.itemsize <= FRESH_MAX:
                 return [np.empty(count, dtype) if kind == "ordinary" else self.comm.empty(count, dtype)]
             return [self.arenas[kind].cut(rng, count, dtype)]
         cuts = sorted({0, count, *(rng.randint(0, count) for _ in range(rng.randint(1, 4)))})

@@ -124,7 +124,7 @@ def test_all_of_them(kind: str, tmp_path: Path) -> None:
     """Each collective by each algorithm three times at least, up to 12 MiB a part."""
     world, before, transports, env = LONG_WORLDS[kind]
     everything = names_of(1)
-    env = settings(60, 3 * len(everything), (*CI_PARTS, 12 * MIB), 12 * MIB * max(2, world), 1, **env)
+    env = settings(60, 3 * len(everything), (*CI_PARTS, 12 * MIB), min(48 * MIB, 12 * MIB * world), 1, **env)
     ran = run_world(world, before + RUN, tmp_path, env=env, timeout_s=650)
     assert check(ran, world, transports, 3 * len(everything)) == set(map(str, everything))
 
