@@ -302,8 +302,8 @@ class Communicator(Collectives, Messages):
         for work in list(self._works):
             work._lose()
         self._plans.clear()
-        _log_strangers(self._handle, self.rank)
         lib.rr_comm_close(self._handle)  # ends another thread's call, too
+        _log_strangers(self._handle, self.rank)
         if self._gpu is not None:
             self._gpu.close()  # behind the communicator, which used its memory
         if self._keep is not None:

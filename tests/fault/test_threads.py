@@ -134,8 +134,9 @@ def test_shrink_beside_close(tmp_path: Path) -> None:
         tmp_path,
         "--keep-going",
     )
-    assert ran.of(0, "error") == "ClosedError", ran.output
+    assert ran.of(0, "error") in ("ClosedError", None), ran.output  # rank 1 has ended: rank 0 may go on alone
     assert ran.of(0, "seconds") < 6
+    assert "ignored" not in ran.output
 
 
 SIGNALS = """
