@@ -67,6 +67,7 @@ class Communicator(Collectives, Messages):
         self.recovered: Recovery | None = None  # where it came from shrink(): out of what
         self._facts: Facts | None = None  # of the world: hosts, transports, devices
         self._program_trace: Any = None  # of RDMARING_TRACE
+        self._log_notes()
 
     # ---- memory ----
 

@@ -172,7 +172,7 @@ def _made(comm: Communicator, stand: Stand, outcome: Outcome, deadline: float) -
     if settings.ring_order is not None:
         settings = replace(settings, ring_order=order_within(settings.ring_order, list(old_ranks)))
     try:
-        handle = group.create(meeting.rank, meeting.world, meeting.exchange, settings)
+        handle = group.create(meeting.rank, meeting.world, meeting.exchange, settings, meeting.left_s)
     except BaseException:
         meeting.close()
         raise

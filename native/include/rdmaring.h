@@ -159,6 +159,7 @@ typedef struct rr_options {
 	rr_verbs_options verbs;
 	const char *link_library;     /* path of a library whose transport serves edges between nodes (rdmaring_link.h) */
 	const struct rr_message_transport *link_transport; /* or the transport itself, valid until rr_comm_close() */
+	uint64_t setup_ns;            /* rr_comm_create() may take so long; default timeout_ns */
 	uint32_t restore;             /* 1: an input in host memory that its operation overwrites is put back if that fails */
 } rr_options;
 
@@ -176,7 +177,7 @@ typedef struct rr_link_facts {
 	char device[32];    /* of verbs: name and port, as "mlx5_0/1" */
 	char path[192];     /* between nodes: the addresses at both ends, once joined */
 	char peer_host[40]; /* its name */
-	char reason[256];   /* why not better */
+	char reason[512];   /* why not better */
 	char gpu[16];         /* of verbs: how the NIC reaches this rank's GPU memory: "gpudirect" or "staged" */
 	char gpu_reason[384]; /* by what, or why each way was refused */
 	uint64_t slot_bytes;
@@ -275,7 +276,10 @@ RR_API void rr_comm_release(rr_comm *comm);
 RR_API int32_t rr_comm_node(const rr_comm *comm, int32_t rank);
 /* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. Also once closed. */
 RR_API uint64_t rr_comm_strangers(rr_comm *comm, char *last, size_t size);
-/* Take the oldest line for the program's log out of those that links have left, of what befell them and is no error. 0: there is none. */
+/*
+ * Take the oldest line for the program's log out of those that set-up and links have left, of what befell them and is no error. 0: there
+ * is none. That shared memory was given up is told by the lowest rank of the node alone; rr_comm_link_facts() has it on each.
+ */
 RR_API int rr_comm_note(rr_comm *comm, char *text, size_t size);
 /* What ranks must have in common to speak to each other: "rdmaring wire 2 page 2". */
 RR_API const char *rr_wire_name(void);

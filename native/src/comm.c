@@ -24,6 +24,7 @@ static rr_status check_options(rr_options *options, const rr_options *given, uin
 	*options = given ? *given : (rr_options){0};
 	options->timeout_ns = options->timeout_ns ? options->timeout_ns : TIMEOUT_NS_DEFAULT;
 	options->slot_bytes = options->slot_bytes ? options->slot_bytes : SLOT_BYTES_DEFAULT;
+	options->setup_ns = options->setup_ns ? options->setup_ns : options->timeout_ns;
 	*far_slot_count = options->slot_count ? options->slot_count : FAR_SLOT_COUNT_DEFAULT;
 	options->slot_count = options->slot_count ? options->slot_count : SLOT_COUNT_DEFAULT;
 	options->tcp_streams = options->tcp_streams ? options->tcp_streams : TCP_STREAMS_DEFAULT;
@@ -79,6 +80,7 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	comm->process_mark = rr_drive_process_mark();
 	comm->shm.memfd = comm->shm.bell = -1;
 	status = check_options(&comm->options, options, &comm->far_slot_count);
+	comm->setup_until_ns = rr_now_ns() + comm->options.setup_ns;
 	if (status >= 0)
 		status = make_statistics(comm);
 	if (status >= 0)
@@ -88,7 +90,7 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	if (status < 0)
 		goto give_back;
 	/* A pass over sockets is no pause; one over verbs reads memory, as one over shared memory does. */
-	comm->spin.pauses = rr_wait_pauses(comm->shm.count);
+	comm->spin.pauses = rr_wait_pauses((int32_t)comm->shm.layout.count); /* also where the node came apart */
 	comm->shm.crowded = comm->spin.pauses == 0;
 	if (comm->far && rr_far_pass_is_dear(comm->far))
 		comm->spin.pauses = 0;
@@ -118,13 +120,23 @@ int32_t rr_comm_node(const rr_comm *comm, int32_t rank)
 	return rank >= 0 && rank < comm->world ? comm->node[rank] : -1;
 }
 
+static int take_apart_note(rr_comm *comm, char *text, size_t size)
+{
+	if (!comm->apart[0] || comm->apart_told || comm->shm.index[comm->rank] != 0)
+		return 0;
+	comm->apart_told = true;
+	snprintf(text, size, "shared memory between rank %d and the %u other ranks of its node was given up, other transports serve them: %s",
+		 comm->rank, comm->shm.layout.count - 1, comm->apart);
+	return 1;
+}
+
 int rr_comm_note(rr_comm *comm, char *text, size_t size)
 {
 	int found;
 
-	if (!comm->far || !rr_comm_hold(comm))
+	if (!rr_comm_hold(comm))
 		return 0;
-	found = rr_far_take_note(comm->far, text, size);
+	found = take_apart_note(comm, text, size) || (comm->far && rr_far_take_note(comm->far, text, size));
 	rr_comm_let_go(comm);
 	return found;
 }
@@ -247,6 +259,8 @@ static void far_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 	out->streams = streams;
 	out->peer_pid = comm->pages[peer]->pid;
 	rr_far_facts(comm->far, peer, out);
+	if (rr_shm_parted(&comm->shm, peer)) /* nothing else is said of ranks of one host */
+		snprintf(out->reason, sizeof(out->reason), "no shared memory: %.230s", comm->apart);
 	if (comm->not_verbs[peer][0]) {
 		size_t used = strlen(out->reason);
 		snprintf(out->reason + used, sizeof(out->reason) - used, "%s%s", used ? "; " : "", comm->not_verbs[peer]);

@@ -72,6 +72,8 @@ struct rr_comm {
 	struct rr_link **message_out, **message_in; /* [world]: of messages of two ranks; the engine has those of operations */
 	char (*not_verbs)[192];   /* [world] why an edge between nodes is not served by RDMA */
 	char apart[256];          /* why ranks that tell of this host are not of this node */
+	bool apart_told;          /* for the program's log */
+	uint64_t setup_until_ns;  /* when it is to be made at last */
 	struct rr_engine engine;
 	struct rr_trace *trace; /* the last one started; the engine has it while tracing is on */
 	struct rr_mailbox mailbox;

@@ -15,7 +15,6 @@
 
 #include <stdbool.h>
 
-#include "apart.h"
 #include "device.h"
 #include "link.h"
 #include "page.h"
@@ -63,7 +62,6 @@ struct rr_engine {
 	struct rr_device *device;
 	_Atomic uint64_t *position; /* in the progress page: row << 32 | slice */
 	struct rr_trace *trace;     /* NULL: off */
-	struct rr_apart cells;      /* how far those are that read scratch in place */
 	/* the operation in flight */
 	enum rr_phase phase;
 	const struct rr_plan *plan;

@@ -72,20 +72,6 @@ void rr_slice_abort(const struct rr_open_row *work, uint64_t fused)
 	}
 }
 
-/* A copy into scratch, for peers that read it there: like a slot, but for who it belongs to. */
-static bool look_at_cell(const struct rr_open_row *work, const struct rr_slice *slice)
-{
-	struct rr_engine *engine = work->engine;
-	const struct rr_row *row = work->row;
-	uint64_t run = slice->bytes;
-
-	if (row->action != RR_ACTION_COPY || row->buffer != RR_SCRATCH || slice->target_count > 1)
-		return false;
-	return rr_apart_look(&engine->cells, rr_slice_address(&engine->buffers[RR_SCRATCH],
-							      rr_slice_coordinate(work, RR_SCRATCH, row->cell, slice->offset), &run),
-			     slice->bytes);
-}
-
 /* Reserve wherever there is credit; what has none goes later, from dst. */
 rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slice)
 {
@@ -93,7 +79,7 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 	const struct rr_row *row = work->row;
 	uint32_t count = (uint32_t)(row->send_end - row->send_begin);
 	const void *given = NULL;
-	bool all = true, in_place = false;
+	bool all = true, cell_past = false;
 
 	slice->target_count = 1; /* dst */
 	for (uint32_t i = 0; i < count && i < RR_SENDS_FUSED_MAX; i++) {
@@ -118,7 +104,7 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 			all = false;
 			continue;
 		}
-		in_place = in_place || transfer.mode == RR_MODE_SOURCE;
+		cell_past = cell_past || (out->past && transfer.mode == RR_MODE_SOURCE);
 		if (!place)
 			all = false; /* the peer will read dst itself */
 		else if (place != given) { /* else a target already */
@@ -128,7 +114,8 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 		given = transfer.mode == RR_MODE_SLOT ? place : given;
 		slice->fused |= 1ull << i;
 	}
-	if (in_place && look_at_cell(work, slice))
+	/* A copy into scratch, for peers that read it there: like a slot, but for who it belongs to. */
+	if (cell_past && row->action == RR_ACTION_COPY && slice->target_count == 1)
 		slice->past = true;
 	/* What is checked is checked against dst: it is stored then. */
 	slice->store = !slice->landed && !((row->flags & RR_ROW_TRANSIT) && all && count <= RR_SENDS_FUSED_MAX && !work->plan->check);

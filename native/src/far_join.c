@@ -14,7 +14,7 @@
 
 #define CONNECT_NS (1 * RR_NS_PER_S) /* for one address of several to answer */
 #define DIAL_PAUSE_NS (20 * RR_NS_PER_MS)
-#define PROOF_NS (10 * RR_NS_PER_S)  /* for a rank that connected: it answers when it looks */
+#define PROOF_NS (10 * RR_NS_PER_S)  /* for whoever was connected to; then another address has its turn, for this may be a stranger's */
 #define STRANGER_NS (5 * RR_NS_PER_S)
 
 static uint64_t proof_of(const struct rr_far *far, char side, const struct rr_pending *pending)
@@ -304,8 +304,13 @@ void rr_far_pending_time(struct rr_far *far, uint64_t now_ns)
 {
 	for (uint32_t i = 0; i < RR_FAR_PENDING_MAX; i++) {
 		struct rr_pending *pending = &far->pending[i];
-		if (pending->step != RR_PENDING_FREE && now_ns >= pending->deadline_ns)
-			rr_far_pending_drop(far, pending,
-					    pending->step == RR_PENDING_CONNECT ? "no answer within 1 s" : "proved nothing in time");
+		if (pending->step == RR_PENDING_FREE || now_ns < pending->deadline_ns)
+			continue;
+		if (pending->step == RR_PENDING_CHALLENGE || pending->step == RR_PENDING_WELCOME) {
+			edge_of(far, pending)->refused = false;
+			edge_of(far, pending)->silent_last = edge_of(far, pending)->target_next;
+		}
+		rr_far_pending_drop(far, pending,
+				    pending->step == RR_PENDING_CONNECT ? "no answer within 1 s" : "proved nothing in time");
 	}
 }

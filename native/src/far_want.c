@@ -120,7 +120,8 @@ rr_status rr_far_want(struct rr_far *far, int32_t peer, uint32_t channel)
 		}
 	}
 	rr_far_look(far);
-	if (edge->state == RR_EDGE_JOINING && edge->dials && edge->target_next >= 2 * edge->target_count) {
+	/* A rank whose kernel takes connections that it does not answer is late: the operation's time-out ends that. */
+	if (edge->state == RR_EDGE_JOINING && edge->dials && edge->target_next >= edge->silent_last + 2 * edge->target_count) {
 		uint64_t waited_ns = rr_now_ns() - edge->joining_since_ns;
 		if (waited_ns > (edge->refused ? REFUSED_NS : UNREACHABLE_NS))
 			return cannot_reach(far, edge);

@@ -56,7 +56,8 @@ struct rr_transfer {
 	enum rr_mode mode;
 	/*
 	 * Where the ends were told their counts apart: 1 + the bytes of all of the row's slices, compared by the receiver
-	 * (RR_ERR_MISMATCH); else 0, and not compared. Such transfers go by SLOT or STREAM; see rr_link_row_differs().
+	 * (RR_ERR_MISMATCH); else 0, and not compared. Such transfers go by SLOT or STREAM alone, out of scratch, too: the engine
+	 * tells no places then. See rr_link_row_differs().
 	 */
 	uint64_t row_bytes;
 	uint32_t crc; /* sender, at commit: of the bytes, where the operation checks them; else 0 */
@@ -129,7 +130,7 @@ struct rr_link {
 	int32_t peer;
 	enum rr_link_kind kind;
 	bool cma; /* the receiver may read the sender's ordinary memory */
-	bool past;  /* out: the slot that was reserved last is best filled past the caches (apart.h) */
+	bool past;  /* out: the slot, or the cell of scratch, that was reserved last is best filled past the caches (apart.h) */
 	uint32_t granted; /* in: bit b: the peer was told, for this operation, where our buffer b lies in a device's memory */
 	uint32_t crc; /* in: what the transfer peeked last carries */
 	uint64_t checked; /* in: 1 + number of the last transfer whose crc was compared */

@@ -20,6 +20,7 @@
 
 #include "apart.h"
 #include "order.h"
+#include "slot_ring.h"
 #include "status.h"
 
 /* A peer's buffer as this end reaches it: where coordinate 0 lies, and what may be touched. */
@@ -34,22 +35,21 @@ struct link_shm {
 	struct rr_shm *shm;
 	struct rr_data *ring;
 	uint8_t *slots;
-	uint64_t room_bytes; /* of the slots */
+	uint64_t slots_bytes;
 	uint8_t *common;     /* the slots of all receivers; NULL on a link of messages */
-	struct rr_line *consumed;
+	struct rr_consumed *consumed;
 	uint64_t serial;        /* next transfer */
 	uint64_t serial_start;  /* of the first transfer */
 	struct reach reach[RR_BUFFER_COUNT];
 	struct link_shm *other; /* the edge's other direction; NULL: not told */
 	/* sender */
-	uint64_t room_begin, room_end; /* payload bytes in use, counted since creation */
-	uint64_t room_after[RR_RING_COUNT]; /* room_end after each transfer in flight */
-	uint64_t reserved_end;
-	uint32_t reserved_slot;
+	struct rr_slot_ring room;      /* of the slots */
+	struct rr_slot_claim reserved; /* of the transfer that is filled now */
+	uint32_t reserved_slot;        /* where it lies, for DATA */
 	int64_t reserved_common; /* number of a common slot, or -1: none */
-	struct rr_apart apart;
 	/* receiver */
 	uint8_t *bounce;
+	bool of_common; /* the payload peeked last is one that several ranks read */
 	bool fetched; /* the transfer at `serial` is in the bounce buffer or its landing */
 };
 
@@ -159,13 +159,9 @@ static uint64_t released_serial(const struct link_shm *this)
 /* The receiver has told that it released so many. */
 static void take_released(struct link_shm *this, uint64_t released)
 {
-	bool all = (int64_t)(released - this->serial) >= 0; /* ahead of us by implied transfers, too */
-	uint64_t begin = all ? this->room_end : this->room_after[(released - 1) % RR_RING_COUNT];
-
 	if (released == released_serial(this))
 		return;
-	/* Behind it lie transfers without a slot, in flight when the empty ring began again at its front. */
-	this->room_begin = begin > this->room_begin ? begin : this->room_begin;
+	rr_slot_release(&this->room, released);
 	this->link.released_seen = released - this->serial_start;
 }
 
@@ -201,25 +197,11 @@ static uint64_t shm_released(struct rr_link *link)
 	return link->released_seen;
 }
 
-/* Room for one piece of payload; a piece does not wrap, so the ring's end may stay unused. */
 static bool take_room(struct link_shm *this, uint32_t bytes)
 {
-	uint64_t whole = this->room_bytes;
-	uint64_t piece = ((uint64_t)bytes + RR_CACHE_LINE - 1) / RR_CACHE_LINE * RR_CACHE_LINE;
-	uint64_t begin = this->room_end == this->room_begin ? 0 : this->room_end % whole;
-	uint64_t skip = 0;
-
-	if (this->room_end == this->room_begin) { /* empty: start again at the warm front of the ring */
-		this->room_end += (whole - this->room_end % whole) % whole;
-		this->room_begin = this->room_end;
-	} else if (begin + piece > whole) {
-		skip = whole - begin;
-		begin = 0;
-	}
-	if (this->room_end + skip + piece - this->room_begin > whole)
+	if (!rr_slot_claim(&this->room, bytes, &this->reserved))
 		return false;
-	this->reserved_slot = (uint32_t)(begin / RR_CACHE_LINE);
-	this->reserved_end = this->room_end + skip + piece;
+	this->reserved_slot = (uint32_t)(this->reserved.offset / RR_CACHE_LINE);
 	return true;
 }
 
@@ -230,8 +212,10 @@ static bool take_common(struct link_shm *this, const struct rr_transfer *transfe
 		return false;
 	if (rr_common_join(this->shm, transfer->given, &this->reserved_common))
 		*place = (void *)(uintptr_t)transfer->given;
-	else if (transfer->alike > 1)
-		this->reserved_common = rr_common_take(this->shm, transfer->bytes, place, &this->link.past);
+	else if (transfer->alike > 1) {
+		this->reserved_common = rr_common_take(this->shm, transfer->bytes, place);
+		this->link.past = this->reserved_common >= 0 && rr_apart_look_common(this->shm, transfer->bytes);
+	}
 	if (this->reserved_common < 0)
 		return false;
 	this->reserved_slot = RR_SLOT_COMMON | (uint32_t)((uint64_t)((uint8_t *)*place - this->common) / RR_CACHE_LINE);
@@ -252,9 +236,11 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 		if (in_flight(this) >= RR_RING_COUNT)
 			return RR_AGAIN;
 	}
-	this->reserved_end = this->room_end;
 	switch (transfer->mode) {
 	case RR_MODE_SOURCE:
+		link->past = transfer->buffer == RR_SCRATCH && rr_apart_look(this->shm, link->peer, transfer->bytes);
+		*place = NULL;
+		return RR_OK;
 	case RR_MODE_CMA:
 		*place = NULL;
 		return RR_OK;
@@ -274,7 +260,7 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 				return RR_AGAIN;
 		}
 		*place = this->slots + (uint64_t)this->reserved_slot * RR_CACHE_LINE;
-		link->past = rr_apart_look(&this->apart, *place, transfer->bytes);
+		link->past = rr_apart_look(this->shm, link->peer, transfer->bytes);
 		return RR_OK;
 	}
 	return rr_fail(RR_ERR_PROTOCOL, "no such mode: %d", (int)transfer->mode);
@@ -288,11 +274,10 @@ static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	link->sent++;
 	link->bytes += transfer->bytes;
 	if (transfer->implied) {
-		this->room_after[this->serial++ % RR_RING_COUNT] = this->room_end;
+		this->serial++;
 		return;
 	}
-	this->room_end = this->reserved_end;
-	this->room_after[this->serial % RR_RING_COUNT] = this->room_end;
+	rr_slot_commit(&this->room, &this->reserved, this->serial);
 	line->op = transfer->op;
 	line->order = transfer->order;
 	line->slice = transfer->slice;
@@ -314,7 +299,7 @@ static void shm_abort(struct rr_link *link)
 {
 	struct link_shm *this = self(link);
 
-	/* Of the link's own slots a reserve takes nothing until its commit. */
+	rr_slot_abort(&this->room, &this->reserved);
 	if (this->reserved_common >= 0)
 		rr_common_abort(this->shm, this->reserved_common);
 	this->reserved_common = -1;
@@ -366,7 +351,17 @@ static const uint8_t *payload_of(const struct link_shm *this, const struct rr_da
 	uint64_t at = (uint64_t)(line->slot & ~RR_SLOT_COMMON) * RR_CACHE_LINE;
 	const uint8_t *slots = line->slot & RR_SLOT_COMMON ? this->common : this->slots;
 
-	return slots && at + line->bytes <= this->room_bytes ? slots + at : NULL;
+	return slots && at + line->bytes <= this->slots_bytes ? slots + at : NULL;
+}
+
+/* Of the vector's own coordinates both ends know the same; only cells of scratch are where their owner says. */
+static bool is_elsewhere(const struct rr_data *line, const struct rr_transfer *transfer)
+{
+	bool in_place = transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA;
+
+	if (transfer->row_bytes)
+		return line->coordinate != transfer->row_bytes;
+	return in_place && transfer->buffer != RR_SCRATCH && line->coordinate != transfer->coordinate;
 }
 
 static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transfer, const void **data)
@@ -383,14 +378,14 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	if (rr_observe64(&line->serial) != this->serial + 1) /* pairs with shm_commit() */
 		return RR_AGAIN;
 	if (line->op != transfer->op || line->order != transfer->order || line->slice != transfer->slice ||
-	    line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode ||
-	    (transfer->row_bytes && line->coordinate != transfer->row_bytes))
+	    line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode || is_elsewhere(line, transfer))
 		return wrong_data(link, line, transfer);
 	link->crc = line->crc;
 	if (this->other)
 		take_told(this->other, line);
 	switch (transfer->mode) {
 	case RR_MODE_SLOT:
+		this->of_common = line->slot & RR_SLOT_COMMON;
 		*data = payload_of(this, line);
 		return *data ? RR_OK : wrong_data(link, line, transfer);
 	case RR_MODE_SOURCE:
@@ -413,6 +408,8 @@ static void shm_release(struct rr_link *link, uint32_t bytes)
 
 	link->sent++;
 	link->bytes += bytes;
+	rr_apart_answer(this->shm, link->peer, this->of_common, bytes);
+	this->of_common = false;
 	this->fetched = false;
 	this->serial++;
 	rr_publish64(&this->consumed->value, this->serial); /* pairs with shm_released() */
@@ -434,7 +431,7 @@ static void shm_close(struct rr_link *link)
 
 static void shm_describe(struct rr_link *link, rr_link_facts *facts)
 {
-	facts->line_ps = self(link)->apart.line_ps;
+	facts->line_ps = self(link)->shm->peers[link->peer].apart.line_ps;
 }
 
 static const struct rr_link_ops shm_ops = {
@@ -471,7 +468,8 @@ rr_status rr_link_shm_open(struct rr_shm *shm, int32_t peer, bool outgoing, bool
 	this->slots = messages ? rr_page_message_slots(sender, &shm->layout, to) : rr_page_slots(sender, &shm->layout, to);
 	this->common = messages ? NULL : rr_page_slots(sender, &shm->layout, from);
 	this->reserved_common = -1;
-	this->room_bytes = messages ? shm->layout.message_bytes : shm->layout.link_bytes;
+	this->slots_bytes = messages ? shm->layout.message_bytes : shm->layout.link_bytes;
+	rr_slot_ring_init(&this->room, this->slots_bytes);
 	this->consumed = rr_page_consumed(receiver, &shm->layout, (messages ? shm->layout.count : 0) + from);
 	this->serial_start = shm->serial_start;
 	this->serial = shm->serial_start;

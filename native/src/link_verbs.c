@@ -24,11 +24,6 @@ static rr_status accept_open(struct rr_link *link, const struct rr_open *open)
 	return RR_OK;
 }
 
-static void abort_transfer(struct rr_link *link)
-{
-	(void)link; /* a reserve changes nothing until its commit */
-}
-
 static void flush(struct rr_link *link)
 {
 	rr_verbs_send_waiting(rr_verbs_edge_of(link));
@@ -124,7 +119,7 @@ static const struct rr_link_ops verbs_ops = {
 	.open_accept = accept_open,
 	.reserve = rr_verbs_reserve,
 	.commit = rr_verbs_commit,
-	.abort = abort_transfer,
+	.abort = rr_verbs_abort,
 	.released = rr_verbs_released,
 	.peek = rr_verbs_peek,
 	.release = rr_verbs_release,
@@ -163,6 +158,7 @@ rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, con
 	edge->gdr_allowed = (enum rr_gdr_allowed)options->verbs.gpu_direct;
 	edge->slot_bytes = options->slot_bytes;
 	edge->slot_count = options->slot_count;
+	rr_slot_ring_init(&edge->room, edge->slot_bytes * edge->slot_count);
 	edge->ends = 2;
 	edge->reconnect_ns = options->verbs.reconnect_ns == UINT64_MAX ? 0 : options->verbs.reconnect_ns ? options->verbs.reconnect_ns : RECONNECT_NS;
 	edge->options = options->verbs;

@@ -115,7 +115,7 @@ void rr_mailbox_post(struct rr_mailbox *mailbox, const struct rr_plan *plan, con
 		memcpy(payload, input->zero, 8);
 	else if (plan->vector_bytes >= RR_APART_BYTES_MIN)
 		rr_plan_copy(plan, payload, input->zero, plan->vector_bytes,
-			     rr_apart_look(&mailbox->apart, payload, (uint32_t)plan->vector_bytes));
+			     rr_apart_look_common(shm, (uint32_t)plan->vector_bytes));
 	else if (plan->vector_bytes)
 		memcpy(payload, input->zero, plan->vector_bytes);
 	if (mailbox->out)
@@ -185,6 +185,9 @@ static void combine(struct rr_mailbox *mailbox, const struct rr_plan *plan, cons
 	struct rr_combine pass = {.dst = &result, .dst_count = 1, .src = sources, .src_count = (uint32_t)shm->world,
 				  .count = plan->descriptor.count, .post = plan->post, .factor = plan->factor};
 	plan->pass(&pass);
+	for (int32_t r = 0; r < shm->world && plan->vector_bytes >= RR_APART_BYTES_MIN; r++)
+		if (r != shm->rank && rr_shm_has(shm, r))
+			rr_apart_answer(shm, r, true, (uint32_t)plan->vector_bytes);
 	if (shares)
 		rr_publish64(&line_of(mailbox, shm->page)->summed, tag_of(mailbox, plan)); /* pairs with sum_left() */
 	if (beside)

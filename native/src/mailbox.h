@@ -28,7 +28,6 @@ struct rr_mailbox {
 	int32_t checked;  /* peers whose tag was seen, counted round from our rank */
 	bool unrung;      /* posted, and no sleeper was woken for it yet */
 	int32_t mismatch; /* the peer whose tag has another hash */
-	struct rr_apart apart; /* how far the readers of our payloads are */
 	/* ranks on other nodes; NULL where there are none */
 	struct rr_link **out, **in;
 	const void *payloads[RR_MAILBOX_WORLD_MAX];

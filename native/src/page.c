@@ -25,7 +25,8 @@ void rr_layout_set(struct rr_layout *layout, uint32_t count, uint64_t slot_bytes
 	layout->link_bytes = slot_bytes * slot_count;
 	layout->message_bytes = slot_bytes;
 	layout->consumed = align_up(sizeof(struct rr_page), RR_CACHE_LINE);
-	layout->mailbox = layout->consumed + 2ull * count * sizeof(struct rr_line);
+	layout->probes = layout->consumed + 2ull * count * sizeof(struct rr_consumed);
+	layout->mailbox = layout->probes + (uint64_t)count * sizeof(struct rr_probe);
 	layout->mailbox_payload = layout->mailbox + 2 * sizeof(struct rr_mailbox_line);
 	layout->mailbox_sum = layout->mailbox_payload + 2ull * RR_MAILBOX_BYTES;
 	layout->rings = layout->mailbox_sum + 2ull * RR_MAILBOX_BYTES;

@@ -18,6 +18,7 @@
  *         error           written before state says FAILED
  *         consumed[2 * count] per sender of the node: transfers released by this rank, one line each; of
  *                         operations, then of messages
+ *         probes[count]   per receiver, 17 lines each; at one's own number the one that several receivers read
  *         mailbox lines   two, alternating by mailbox serial; then two payload areas
  *         rings[2 * count] per receiver: DATA lines; of operations, then of messages
  *         slots[count]    per receiver, on page boundaries; at one's own number those that several receivers read
@@ -58,10 +59,28 @@ struct rr_mailbox_line {
 } __attribute__((aligned(RR_CACHE_LINE)));
 _Static_assert(sizeof(struct rr_mailbox_line) == 64, "payload and tag travel in one line");
 
-struct rr_line {
-	alignas(RR_CACHE_LINE) _Atomic uint64_t value;
+/* Written by the receiver of a link, for its sender. */
+struct rr_consumed {
+	alignas(RR_CACHE_LINE) _Atomic uint64_t value; /* transfers released */
+	_Atomic uint64_t probed, common_probed; /* the newest of the sender's probes, for this rank and for all, that was read */
 };
-_Static_assert(sizeof(struct rr_line) == 64, "counters of different writers share no line");
+_Static_assert(sizeof(struct rr_consumed) == 64, "counters of different writers share no line");
+
+/*
+ * Lines that are written only to find how far their readers are (apart.h): no payload, no counter lies here.
+ *
+ *	+-------+------+------+-----+-------+
+ *	| asked | line | line | ... | line  |   RR_PROBE_LINES of them, all read before `asked` is answered
+ *	+-------+------+------+-----+-------+
+ */
+#define RR_PROBE_LINES 16u
+struct rr_probe {
+	alignas(RR_CACHE_LINE) _Atomic uint64_t asked; /* number of the newest probe: its lines are written */
+	struct {
+		alignas(RR_CACHE_LINE) _Atomic uint64_t value;
+	} lines[RR_PROBE_LINES];
+};
+_Static_assert(sizeof(struct rr_probe) == 64 * (1 + RR_PROBE_LINES), "a probe is whole lines");
 
 /* A wait in one word: rr_wait_kind << 56 | row (24 bits, all ones: none) << 32 | peer. 0: none. */
 struct rr_waiting {
@@ -132,15 +151,20 @@ struct rr_layout {
 	uint64_t slot_bytes;
 	uint64_t link_bytes; /* slots of one link */
 	uint64_t message_bytes; /* of one that carries messages of two ranks */
-	uint64_t consumed, mailbox, mailbox_payload, mailbox_sum, rings, slots, message_slots; /* offsets */
+	uint64_t consumed, probes, mailbox, mailbox_payload, mailbox_sum, rings, slots, message_slots; /* offsets */
 	uint64_t bytes;                                             /* of the whole segment */
 };
 
 void rr_layout_set(struct rr_layout *layout, uint32_t count, uint64_t slot_bytes, uint32_t slot_count);
 
-static inline struct rr_line *rr_page_consumed(struct rr_page *page, const struct rr_layout *layout, uint32_t sender)
+static inline struct rr_consumed *rr_page_consumed(struct rr_page *page, const struct rr_layout *layout, uint32_t sender)
 {
-	return (struct rr_line *)((char *)page + layout->consumed) + sender;
+	return (struct rr_consumed *)((char *)page + layout->consumed) + sender;
+}
+
+static inline struct rr_probe *rr_page_probe(struct rr_page *page, const struct rr_layout *layout, uint32_t receiver)
+{
+	return (struct rr_probe *)((char *)page + layout->probes) + receiver;
 }
 
 static inline struct rr_mailbox_line *rr_page_mailbox(struct rr_page *page, const struct rr_layout *layout)

@@ -3,113 +3,118 @@
 
 #include <stdlib.h>
 
-#include "apart.h"
 #include "order.h"
 #include "shm.h"
+#include "slot_ring.h"
 
 #define COMMON_COUNT 16u /* slots in use at once */
 
-struct common_slot {
-	uint64_t end;  /* of its payload, counted since creation */
-	uint32_t open; /* links that reserved it and have not committed */
+struct common_reader {
+	bool reads;	    /* it was told of the slot, and is not known to be done with it */
+	uint64_t transfers; /* that its counter tells once it is */
 };
 
 struct rr_common {
-	uint64_t begin, end;  /* payload bytes in use, counted since creation */
-	uint64_t first, next; /* numbers of the slots in use */
-	struct common_slot slots[COMMON_COUNT];
-	uint8_t *place; /* of the slot taken last */
-	struct rr_apart apart;
-	uint64_t wanted[]; /* [COMMON_COUNT][ranks of the node]: what each reader's counter must reach; 0: no reader */
+	struct rr_slot_ring ring;
+	struct rr_slot_claim claims[COMMON_COUNT]; /* by number; they hold until no link has the slot open */
+	uint32_t open[COMMON_COUNT];		   /* links that reserved it and have neither committed nor aborted */
+	uint64_t newest;			   /* number of the slot taken last; 0: none yet */
+	uint8_t *place;				   /* of that */
+	struct common_reader readers[]; /* [COMMON_COUNT][ranks of the node] */
 };
 
-static uint64_t *wanted_of(const struct rr_shm *shm, uint64_t number)
+static struct common_reader *readers_of(const struct rr_shm *shm, uint64_t number)
 {
-	return &shm->common->wanted[number % COMMON_COUNT * shm->layout.count];
+	return &shm->common->readers[number % COMMON_COUNT * shm->layout.count];
 }
 
 static bool read_by_all(const struct rr_shm *shm, uint64_t number)
 {
-	uint64_t *wanted = wanted_of(shm, number);
+	struct common_reader *readers = readers_of(shm, number);
 	uint32_t own = (uint32_t)shm->index[shm->rank];
 
-	if (shm->common->slots[number % COMMON_COUNT].open)
-		return false;
 	for (int32_t r = 0; r < shm->world; r++) {
 		int32_t reader = shm->index[r];
-		if (reader < 0 || !wanted[reader])
+		if (reader < 0 || !readers[reader].reads)
 			continue;
 		if (!shm->peers[r].page ||
 		    (int64_t)(rr_observe64(&rr_page_consumed(shm->peers[r].page, &shm->layout, own)->value) -
-			      wanted[reader]) < 0) /* pairs with shm_release() */
+			      readers[reader].transfers) < 0) /* pairs with shm_release() */
 			return false;
-		wanted[reader] = 0;
+		readers[reader].reads = false;
 	}
 	return true;
 }
 
 static struct rr_common *common_of(struct rr_shm *shm)
 {
-	size_t wanted = (size_t)COMMON_COUNT * shm->layout.count;
+	size_t readers = (size_t)COMMON_COUNT * shm->layout.count;
 
-	if (!shm->common)
-		shm->common = calloc(1, sizeof(*shm->common) + wanted * sizeof(uint64_t));
+	if (!shm->common) {
+		shm->common = calloc(1, sizeof(*shm->common) + readers * sizeof(struct common_reader));
+		if (shm->common)
+			rr_slot_ring_init(&shm->common->ring, shm->layout.link_bytes);
+	}
 	return shm->common;
 }
 
-int64_t rr_common_take(struct rr_shm *shm, uint32_t bytes, void **place, bool *past)
+int64_t rr_common_take(struct rr_shm *shm, uint32_t bytes, void **place)
 {
 	struct rr_common *common = common_of(shm);
-	uint64_t whole = shm->layout.link_bytes;
-	uint64_t piece = ((uint64_t)bytes + RR_CACHE_LINE - 1) / RR_CACHE_LINE * RR_CACHE_LINE;
-	uint64_t at, skip = 0;
+	struct rr_slot_claim claim;
 
 	if (!common)
 		return -1;
-	while (common->first < common->next && read_by_all(shm, common->first))
-		common->begin = common->slots[common->first++ % COMMON_COUNT].end;
-	if (common->next - common->first == COMMON_COUNT)
+	for (uint64_t number = rr_slot_first(&common->ring); number && read_by_all(shm, number);
+	     number = rr_slot_first(&common->ring))
+		rr_slot_pop(&common->ring);
+	if (common->ring.next - common->ring.first >= COMMON_COUNT || !rr_slot_claim(&common->ring, bytes, &claim))
 		return -1;
-	if (common->first == common->next) { /* empty: start again at the warm front */
-		common->end += (whole - common->end % whole) % whole;
-		common->begin = common->end;
-	}
-	at = common->end % whole;
-	if (at + piece > whole) { /* a piece does not wrap */
-		skip = whole - at;
-		at = 0;
-	}
-	if (common->end + skip + piece - common->begin > whole)
-		return -1;
-	common->end += skip + piece;
-	common->slots[common->next % COMMON_COUNT] = (struct common_slot){.end = common->end, .open = 1};
-	common->place = rr_page_slots(shm->page, &shm->layout, (uint32_t)shm->index[shm->rank]) + at;
+	common->newest = claim.number;
+	common->claims[claim.number % COMMON_COUNT] = claim;
+	common->open[claim.number % COMMON_COUNT] = 1;
+	common->place = rr_page_slots(shm->page, &shm->layout, (uint32_t)shm->index[shm->rank]) + claim.offset;
 	*place = common->place;
-	*past = rr_apart_look(&common->apart, *place, bytes);
-	return (int64_t)common->next++;
+	return (int64_t)claim.number;
 }
 
 bool rr_common_join(struct rr_shm *shm, const void *place, int64_t *number)
 {
 	struct rr_common *common = shm->common;
 
-	if (!common || !place || place != common->place || common->first == common->next ||
-	    !common->slots[(common->next - 1) % COMMON_COUNT].open)
+	if (!common || !place || place != common->place || !common->open[common->newest % COMMON_COUNT])
 		return false;
-	common->slots[(common->next - 1) % COMMON_COUNT].open++;
-	*number = (int64_t)common->next - 1;
+	common->open[common->newest % COMMON_COUNT]++;
+	*number = (int64_t)common->newest;
 	return true;
+}
+
+/* One link less has it open. After the last it is its readers', or nobody's. */
+static void leave(struct rr_shm *shm, uint64_t number)
+{
+	struct rr_common *common = shm->common;
+	struct rr_slot_claim *claim = &common->claims[number % COMMON_COUNT];
+	bool read = false;
+
+	if (--common->open[number % COMMON_COUNT])
+		return;
+	for (uint32_t reader = 0; reader < shm->layout.count; reader++)
+		read = read || readers_of(shm, number)[reader].reads;
+	if (read)
+		rr_slot_commit(&common->ring, claim, 0); /* freed by its readers' counters, not by a serial */
+	else
+		rr_slot_abort(&common->ring, claim);
 }
 
 void rr_common_commit(struct rr_shm *shm, int64_t number, int32_t reader, uint64_t transfers)
 {
-	wanted_of(shm, (uint64_t)number)[shm->index[reader]] = transfers;
-	shm->common->slots[(uint64_t)number % COMMON_COUNT].open--;
+	readers_of(shm, (uint64_t)number)[shm->index[reader]] = (struct common_reader){.reads = true, .transfers = transfers};
+	leave(shm, (uint64_t)number);
 }
 
 void rr_common_abort(struct rr_shm *shm, int64_t number)
 {
-	shm->common->slots[(uint64_t)number % COMMON_COUNT].open--;
+	leave(shm, (uint64_t)number);
 }
 
 void rr_common_free(struct rr_common *common)

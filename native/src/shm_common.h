@@ -2,8 +2,8 @@
  * shm_common.h - slots of a segment that several ranks of the node read.
  *
  * What a row sends alike to several peers is filled in once: the links to them name the same slot. It lies where the
- * slots of a link to oneself would lie. A slot is free when all that were told of it have released it; slots
- * become free in the order in which they were taken. Without room, and for a single reader, a link's own
+ * slots of a link to oneself would lie, in a ring (slot_ring.h). A slot is free when all that were told of it have
+ * released it; slots become free in the order in which they were taken. Without room, and for a single reader, a link's own
  * slots serve.
  *
  *   take  opens a slot for the first link        commit  this link's reader is told of it
@@ -20,11 +20,8 @@
 struct rr_shm;
 struct rr_common;
 
-/*
- * The slot's number, or -1: no room, or no memory for the books. *place: where to fill it in; *past: best past the
- * caches (apart.h).
- */
-int64_t rr_common_take(struct rr_shm *shm, uint32_t bytes, void **place, bool *past);
+/* The slot's number, or -1: no room, or no memory for the books. *place: where to fill it in. */
+int64_t rr_common_take(struct rr_shm *shm, uint32_t bytes, void **place);
 /* Whether `place` is the slot taken last and still open: *number is its number then. */
 bool rr_common_join(struct rr_shm *shm, const void *place, int64_t *number);
 /* transfers: how many transfers from us the reader has released when it is done with this one. */

@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "process.h"
 #include "shm.h"
 #include "status.h"
@@ -38,16 +40,20 @@ int rr_shm_listen(const char *name, int backlog)
 	return fd;
 }
 
-int rr_shm_connect(const char *name)
+int rr_shm_connect(const char *name, uint64_t until_ns)
 {
 	struct sockaddr_un address;
 	socklen_t length = abstract_address(&address, name);
+	uint64_t now = rr_now_ns(), left_ns = until_ns > now + RR_NS_PER_MS ? until_ns - now : RR_NS_PER_MS;
+	struct timeval limit = {.tv_sec = (time_t)(left_ns / RR_NS_PER_S), .tv_usec = (suseconds_t)(left_ns % RR_NS_PER_S / 1000)};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
 		return -errno;
+	/* A listener that is stopped lets so many in as its backlog holds: the next one waits. */
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	if (connect(fd, (struct sockaddr *)&address, length) < 0) {
-		int failed = errno;
+		int failed = errno == EAGAIN ? ETIMEDOUT : errno;
 		close(fd);
 		return -failed;
 	}
@@ -99,9 +105,10 @@ rr_status rr_shm_receive(int socket, void *message, size_t bytes, size_t *got, i
 	} while (size < 0 && errno == EINTR);
 	if (size < 0 && errno == EAGAIN)
 		return RR_AGAIN;
+	if (size < 0 && errno != ECONNRESET)
+		return rr_fail(RR_ERR_SETUP, "recvmsg on a node's socket: %s", strerror(errno));
 	if (size <= 0)
-		return rr_fail(RR_ERR_LINK, "the peer's end of a node's socket is closed%s%s", size < 0 ? ": " : "",
-			       size < 0 ? strerror(errno) : "");
+		return rr_fail(RR_ERR_LINK, "the peer's end of a node's socket is closed");
 	if (packet.msg_flags & MSG_CTRUNC)
 		return rr_process_out_of_files("memory that another rank of this node passes on");
 	struct cmsghdr *header = CMSG_FIRSTHDR(&packet);

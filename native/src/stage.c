@@ -112,8 +112,7 @@ rr_status rr_stage_input(struct rr_comm *comm, struct rr_work *work, struct rr_p
 	uint64_t zero = (uint64_t)(uintptr_t)stage - plan->input_begin;
 	for (uint32_t i = 0; i < plan->staged_count; i++) {
 		const struct rr_range *range = &plan->staged[i].range;
-		bool past = rr_apart_look(&comm->shm.peers[plan->staged[i].reader].staged,
-					  (void *)(uintptr_t)(zero + range->begin), (uint32_t)(range->end - range->begin));
+		bool past = rr_apart_look(&comm->shm, plan->staged[i].reader, (uint32_t)(range->end - range->begin));
 		copy_range(plan, &work->input, zero, range, past);
 	}
 	return RR_OK;

@@ -52,6 +52,7 @@
 #include "link_verbs.h"
 #include "page.h"
 #include "pin.h"
+#include "slot_ring.h"
 #include "verbs_domain.h"
 #include "verbs_qp.h"
 
@@ -292,10 +293,9 @@ struct rr_verbs_edge {
 	uint64_t serial_start;
 	uint64_t request_of[RR_RING_COUNT]; /* `posted` of its queue after each transfer */
 	struct rr_verbs_kept kept[RR_RING_COUNT];
-	uint64_t room_begin, room_end;       /* bytes of slots in use, counted since the beginning */
-	uint64_t room_after[RR_RING_COUNT];
-	uint64_t reserved_end;
-	uint32_t reserved_slot; /* in lines */
+	struct rr_slot_ring room;      /* of the slots: ours mirror the peer's */
+	struct rr_slot_claim reserved; /* of the transfer that is filled now */
+	uint32_t reserved_slot;	       /* where it lies, in lines */
 	enum rr_way way;
 	struct rr_place places[RR_BUFFER_COUNT]; /* the peer's, of this operation */
 	uint64_t places_op;
@@ -438,6 +438,7 @@ bool rr_verbs_post_transfer(struct rr_verbs_edge *edge, uint64_t serial);
 rr_status rr_verbs_open_post(struct rr_link *out, const struct rr_open *open, const struct rr_descriptor *descriptor);
 rr_status rr_verbs_reserve(struct rr_link *out, const struct rr_transfer *transfer, void **place);
 void rr_verbs_commit(struct rr_link *out, const struct rr_transfer *transfer);
+void rr_verbs_abort(struct rr_link *out);
 uint64_t rr_verbs_released(struct rr_link *out);
 rr_status rr_verbs_tiny_post(struct rr_link *out, uint64_t tag, const void *payload, uint32_t bytes);
 /* What waited for the edge to be up, or for room: tiny messages, credits. */

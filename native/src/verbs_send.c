@@ -109,28 +109,6 @@ static uint64_t in_flight(const struct rr_verbs_edge *edge)
 	return edge->serial - edge->credited;
 }
 
-/* Room for one piece of payload in the ring of bytes; a piece does not wrap, so the ring's end may stay unused. */
-static bool take_room(struct rr_verbs_edge *edge, uint32_t bytes)
-{
-	uint64_t whole = edge->slot_bytes * edge->slot_count;
-	uint64_t piece = ((uint64_t)bytes + RR_CACHE_LINE - 1) / RR_CACHE_LINE * RR_CACHE_LINE;
-	uint64_t begin = edge->room_end % whole, skip = 0;
-
-	if (edge->room_end == edge->room_begin) { /* empty: start again at the front */
-		edge->room_end += (whole - edge->room_end % whole) % whole;
-		edge->room_begin = edge->room_end;
-		begin = 0;
-	} else if (begin + piece > whole) {
-		skip = whole - begin;
-		begin = 0;
-	}
-	if (edge->room_end + skip + piece - edge->room_begin > whole)
-		return false;
-	edge->reserved_slot = (uint32_t)(begin / RR_CACHE_LINE);
-	edge->reserved_end = edge->room_end + skip + piece;
-	return true;
-}
-
 static bool inlined(const struct rr_verbs_queue *queue, const struct rr_transfer *transfer)
 {
 	return transfer->bytes <= queue->inline_bytes && !transfer->on_device; /* the processor reads what goes inline */
@@ -174,7 +152,6 @@ rr_status rr_verbs_reserve(struct rr_link *link, const struct rr_transfer *trans
 		return rr_fail(RR_ERR_PROTOCOL, "rank %d granted no memory that the operation writes", link->peer);
 	if (in_flight(edge) >= RR_RING_COUNT || !rr_verbs_room(edge, queue, 2 + (queue == 0 ? RR_EDGE_SENDS_KEPT : 0)))
 		return RR_AGAIN;
-	edge->reserved_end = edge->room_end;
 	edge->reserved_slot = 0;
 	if (transfer->mode == RR_MODE_SLOT && transfer->bytes <= RR_EDGE_BESIDE_BYTES) {
 		edge->way = RR_WAY_BESIDE;
@@ -186,8 +163,11 @@ rr_status rr_verbs_reserve(struct rr_link *link, const struct rr_transfer *trans
 		return status;
 	edge->way = from_pieces ? RR_WAY_PIECES : RR_WAY_STAGED;
 	/* Staging mirrors the peer's slots, so one credit serves both, also where the bytes go to granted memory. */
-	if (!(from_pieces && transfer->mode == RR_MODE_WRITE) && !take_room(edge, transfer->bytes))
-		return RR_AGAIN;
+	if (!(from_pieces && transfer->mode == RR_MODE_WRITE)) {
+		if (!rr_slot_claim(&edge->room, transfer->bytes, &edge->reserved))
+			return RR_AGAIN;
+		edge->reserved_slot = (uint32_t)(edge->reserved.offset / RR_CACHE_LINE);
+	}
 	if (!from_pieces)
 		*place = edge->outbound + edge->slots_at + (uint64_t)edge->reserved_slot * RR_CACHE_LINE;
 	return RR_OK;
@@ -271,9 +251,16 @@ bool rr_verbs_post_transfer(struct rr_verbs_edge *edge, uint64_t serial)
 static bool runs_low(const struct rr_verbs_edge *edge)
 {
 	uint64_t whole = edge->slot_bytes * edge->slot_count;
-	uint64_t left = whole - (edge->room_end - edge->room_begin);
+	uint64_t left = rr_slot_ring_free(&edge->room);
 
 	return left < 2 * edge->slot_bytes || left < whole / 2 || in_flight(edge) >= RR_RING_COUNT / 2;
+}
+
+void rr_verbs_abort(struct rr_link *link)
+{
+	struct rr_verbs_edge *edge = rr_verbs_edge_of(link);
+
+	rr_slot_abort(&edge->room, &edge->reserved);
 }
 
 void rr_verbs_commit(struct rr_link *link, const struct rr_transfer *transfer)
@@ -282,8 +269,10 @@ void rr_verbs_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	struct rr_data *line = rr_verbs_line(edge->outbound, edge->serial);
 	struct rr_verbs_kept *kept = kept_of(edge, edge->serial);
 
-	if (edge->failed)
+	if (edge->failed) {
+		rr_verbs_abort(link);
 		return;
+	}
 	kept->way = edge->way;
 	kept->mode = transfer->mode;
 	kept->bytes = transfer->bytes;
@@ -293,8 +282,7 @@ void rr_verbs_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	kept->coordinate = transfer->coordinate;
 	kept->piece_count = edge->way == RR_WAY_PIECES ? transfer->piece_count : 0;
 	memcpy(kept->pieces, transfer->pieces, kept->piece_count * sizeof(kept->pieces[0]));
-	edge->room_end = edge->reserved_end;
-	edge->room_after[edge->serial % RR_RING_COUNT] = edge->room_end;
+	rr_slot_commit(&edge->room, &edge->reserved, edge->serial);
 	edge->serial++;
 	line->op = transfer->op;
 	line->order = transfer->order;
@@ -328,14 +316,7 @@ void rr_verbs_take_credit(struct rr_verbs_edge *edge, uint32_t low)
 		return;
 	}
 	edge->credited += more;
-	/*
-	 * Transfers without a slot may be in flight while the ring is empty and begins again at its front: what is released
-	 * of them lies behind then.
-	 */
-	uint64_t begin = edge->credited == edge->serial ? edge->room_end
-							: edge->room_after[(edge->credited - 1) % RR_RING_COUNT];
-	if (edge->room_begin < begin)
-		edge->room_begin = begin;
+	rr_slot_release(&edge->room, edge->credited);
 }
 
 /* The sooner of the peer's credit and the end of our requests; what was copied is released at once. */

@@ -126,7 +126,7 @@ static bool claim(struct rr_comm *comm, rr_error *error)
 	uint64_t until_ns = rr_now_ns() + CLAIM_NS;
 	int32_t first = 0;
 
-	while (comm->shm.index[first] != 0)
+	while (!rr_shm_has(&comm->shm, first)) /* ourselves at last: a node that came apart has no rank 0 of it left */
 		first++;
 	uint32_t finder = rr_claim32(&comm->pages[first]->finder, (uint32_t)comm->rank + 1);
 	if (!finder || finder > (uint32_t)comm->world || !rr_shm_has(&comm->shm, (int32_t)finder - 1))

@@ -32,6 +32,7 @@ from rdmaring.rendezvous.protocol import (
     parse_object,
     prove,
     proves,
+    seconds,
     string,
 )
 from rdmaring.rendezvous.sockets import format_address, keep_alive
@@ -286,10 +287,14 @@ class _Peer:
 
     def _on_frame(self, kind: str, body: bytes) -> None:
         if self.member is not None:
+            assert self.group is not None  # set together with member
             if kind == "B":
-                assert self.group is not None  # set together with member
-                self.group.give(self.member.rank, body, time.monotonic())
-            elif "bye" in parse_object(body):
+                self.group.give(self.member.rank, body, self._round_timeout_s, time.monotonic())
+                return
+            fields = parse_object(body)
+            if "round_timeout_s" in fields:
+                self._round_timeout_s = seconds(fields, "round_timeout_s")
+            elif "bye" in fields:
                 self._said_bye = True
             return
         if kind != "J":
@@ -331,6 +336,7 @@ class _Peer:
             self._dismiss(group)
             return
         self.member, self.group, self.deadline = member, group, None
+        self._round_timeout_s = member.round_timeout_s
         self._reader.bytes_max = FRAME_BYTES_MAX
         log.info("rendezvous: rank %d came from %s, pid %d", member.rank, self._address, member.pid)
         group.enter(member, self, time.monotonic())
