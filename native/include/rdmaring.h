@@ -275,7 +275,7 @@ RR_API rr_status rr_comm_retain(rr_comm *comm);
 RR_API void rr_comm_release(rr_comm *comm);
 /* Nodes count from 0, in order of their first ranks; -1: no such rank. */
 RR_API int32_t rr_comm_node(const rr_comm *comm, int32_t rank);
-/* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. */
+/* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. Also once closed. */
 RR_API uint64_t rr_comm_strangers(rr_comm *comm, char *last, size_t size);
 /*
  * Take the oldest line for the program's log out of those that set-up and links have left, of what befell them and is no error. 0: there
