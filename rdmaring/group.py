@@ -72,7 +72,8 @@ def create(
     options.link_transport = settings.link_transport.table if settings.link_transport else ffi.NULL
     out = ffi.new("rr_comm **")
     with_exchange(gather, lambda exchange, user: lib.rr_comm_create(rank, world, exchange, user, options, out))
-    return out[0]
+    lib.rr_comm_retain(out[0])  # close() gives its maker's reference back, and another thread may be inside
+    return ffi.gc(out[0], lib.rr_comm_release)
 
 
 def set_ring(comm: Communicator) -> None:

@@ -5,8 +5,8 @@
  * package) says which chunk goes where; a plan binds it to a count, a data type and a chunk table;
  * a run of a plan moves one vector per rank.
  *
- * Threads: one thread at a time per communicator, except rr_comm_abort(), which any thread may call,
- * but not beside rr_comm_close().
+ * Threads: one thread at a time per communicator, except rr_comm_abort() and rr_comm_close(), which any thread with a
+ * reference to it may call beside all else; see rr_comm_retain().
  * Status: RR_OK is 0, RR_AGAIN positive, errors negative. After an error rr_last_error() tells rank,
  * peer, cause and remedy; it is kept per thread. Outputs are written only on success.
  * Memory: the caller owns every buffer it passes and keeps it alive until the run has ended.
@@ -255,14 +255,27 @@ RR_API void rr_last_error(rr_error *out);
 
 RR_API rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, void *user,
 				const rr_options *options, rr_comm **out);
-/* Local and bounded: peers inside a call learn of it, nothing waits for them. */
+/*
+ * Local and bounded: peers inside a call learn of it, nothing waits for them. When it returns the communicator is lost,
+ * and calls of other threads inside it end; in a signal's handler that interrupted a call of this communicator it
+ * leaves word, and that call ends so.
+ */
 RR_API rr_status rr_comm_abort(rr_comm *comm, const char *reason);
-/* Frees comm. Runs in flight are aborted first; its plans stay to be freed, and return RR_ERR_CLOSED. */
+/*
+ * Ends comm. What is in flight is aborted first, also a call of another thread; later calls, of plans and works, too,
+ * return RR_ERR_CLOSED. Gives its maker's reference back: without another one comm is not there any more.
+ */
 RR_API rr_status rr_comm_close(rr_comm *comm);
+/*
+ * Another reference, with which a thread may call while others close: comm is there, open or closed, until all are
+ * released. Plans and works have one each: they are freed in any order.
+ */
+RR_API rr_status rr_comm_retain(rr_comm *comm);
+RR_API void rr_comm_release(rr_comm *comm);
 /* Nodes count from 0, in order of their first ranks; -1: no such rank. */
 RR_API int32_t rr_comm_node(const rr_comm *comm, int32_t rank);
 /* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. */
-RR_API uint64_t rr_comm_strangers(const rr_comm *comm, char *last, size_t size);
+RR_API uint64_t rr_comm_strangers(rr_comm *comm, char *last, size_t size);
 /*
  * Take the oldest line for the program's log out of those that set-up and links have left, of what befell them and is no error. 0: there
  * is none. That shared memory was given up is told by the lowest rank of the node alone; rr_comm_link_facts() has it on each.
@@ -332,8 +345,8 @@ RR_API rr_status rr_work_link_stats(const rr_work *work, int32_t peer, rr_link_s
 /* RR_AGAIN while the run goes on; then it stays, and the buffers too. */
 RR_API rr_status rr_work_free(rr_work *work);
 /* Of the communicator's last finished run. */
-RR_API rr_status rr_comm_last_stats(const rr_comm *comm, rr_run_stats *out);
-RR_API rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_stats *out);
+RR_API rr_status rr_comm_last_stats(rr_comm *comm, rr_run_stats *out);
+RR_API rr_status rr_comm_last_link_stats(rr_comm *comm, int32_t peer, rr_link_stats *out);
 
 /* ---- tracing: what this rank did with each slice, and when ---- */
 

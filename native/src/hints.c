@@ -74,7 +74,7 @@ static const struct {
 	{RR_ERR_UNSUPPORTED, "the link %s rank", "raise slot_count and slot_bytes of the lists' links"},
 	{RR_ERR_UNSUPPORTED, "row %u", "run this schedule by a plan: the progress executor takes any order of rows"},
 	{RR_ERR_UNSUPPORTED, "the enqueue executor", "run it by a plan: the progress executor takes them"},
-	{RR_ERR_UNSUPPORTED, "paired", "use all_to_all with counts, in one round"},
+	{RR_ERR_UNSUPPORTED, "paired", "with counts by pair send each pair's part directly, in a row of its own and one round; or make equal parts"},
 	{RR_ERR_UNSUPPORTED, "mailboxes carry", "leave mailbox at 0: the rows are run then"},
 	{RR_ERR_UNSUPPORTED, "wide needs", "raise slot_bytes (RDMARING_SLOT_BYTES), or leave wire= out"},
 	{RR_ERR_UNSUPPORTED, "check", "leave check= out for vectors in GPU memory"},

@@ -185,6 +185,7 @@ rr_status rr_shm_start(struct rr_shm *shm, int bell)
 {
 	struct news news = {.kind = NEWS_BELL};
 
+	rr_apart_begin(shm);
 	shm->bell = bell;
 	if (bell >= 0 && tell_all(shm, &news, bell) == RR_AGAIN)
 		return rr_fail(RR_ERR_SETUP, "a new socket to a rank of this node is full");

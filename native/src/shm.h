@@ -63,6 +63,7 @@ struct rr_shm {
 	uint32_t *announced;       /* ids of regions that the peers were told of */
 	uint32_t announced_count, announced_room;
 	uint64_t seen_generation;
+	uint64_t apart_ns;         /* of a probe's lines, from which on readers are far */
 	struct rr_apart common_apart; /* how far those are that read in common */
 	int32_t probe_reader;      /* that was the first found to have answered the last common probe */
 	struct rr_common *common;  /* what our common slots are in use for; NULL until the first */

@@ -410,12 +410,13 @@ static void look_at_messages(struct rr_comm *comm, int32_t dead)
 void rr_watch_look(struct rr_comm *comm)
 {
 	struct rr_work *work = comm->first;
+	const char *doomed = rr_comm_doomed(comm);
 	int32_t dead;
 
 	if (comm->failed)
 		return;
-	if (rr_observe32(&comm->abort_wanted)) {
-		rr_fail(RR_ERR_ABORTED, "rank %d aborted: %s", comm->rank, comm->abort_reason);
+	if (doomed) {
+		rr_fail(RR_ERR_ABORTED, "rank %d aborted: %s", comm->rank, doomed);
 		rr_watch_fail(comm, rr_error_here());
 		return;
 	}

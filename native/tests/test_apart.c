@@ -115,6 +115,7 @@ int main(void)
 	struct node node;
 
 	node_make(&node, WORLD, 4096, 2, 0);
+	node.shms[0].apart_ns = RR_APART_NS;
 	test_belief(&node, 1, false);
 	test_belief(&node, 2, false);
 	test_belief(&node, 2, true);

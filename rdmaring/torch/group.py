@@ -15,6 +15,7 @@ from rdmaring._native import AGAIN, check, error_here, ffi, lib
 from rdmaring.buffers import Vector, extents
 from rdmaring.errors import RdmaringError
 from rdmaring.plan import NativePlan
+from rdmaring.single import Single
 from rdmaring.torch.errors import as_torch_error
 from rdmaring.torch.work import BaseWork, RingWork, Step
 from rdmaring.work import told
@@ -23,7 +24,7 @@ OTHERS_S = 0.0002  # a blocking call lets a thread that starts something pass, b
 END_S = 2.0  # for works to see an abort
 
 
-class Group:
+class Group(Single):
     """Owns a Communicator, and says who calls it when. Errors are torch's."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
@@ -123,12 +124,12 @@ class Group:
 
     def abort(self, reason: str) -> None:
         """End what is in flight, here and on the ranks inside it."""
-        if self.comm._handle is not None:
+        if not self.comm._closed:
             self.comm.abort(reason)
 
     def close(self) -> None:
         """Leave. Works in flight are aborted."""
-        if self.comm._handle is None:
+        if self.comm._closed:
             return
         if any(not work.poll() for work in list(self.pending)):
             lib.rr_comm_abort(self.comm._handle, b"closed with work in flight")

@@ -13,6 +13,7 @@ from typing import Any
 
 from rdmaring._native import ffi, keep_interrupt, lib
 from rdmaring.errors import ArgumentError, ArgumentTypeError
+from rdmaring.single import Single
 from rdmaring.transport.contract import HEAD_BYTES, Edge, Factory, Head, Transport
 
 NEVER = 2**64 - 1
@@ -25,7 +26,7 @@ def name_of(factory: Factory) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", str(given))[: lib.RR_MESSAGE_NAME_BYTES - 1]
 
 
-class MessageTransport:
+class MessageTransport(Single):
     """The table of a factory, for rr_options.link_transport; must live until the communicator is closed."""
 
     def __init__(self, factory: Factory) -> None:
