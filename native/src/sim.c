@@ -7,6 +7,7 @@
 #include "status.h"
 
 #define STALL_ODDS 64u          /* a rank stalls in one of so many turns, if it may */
+#define STILL_MAX 20000u        /* turns without a deed: links that hold their ends up for ever are a deadlock, too */
 #define TURNS_MAX 200000000ull  /* a world that never ends is a mistake of the caller's numbers */
 
 struct rank_state {
@@ -144,9 +145,22 @@ static bool turn(struct rr_sim *sim, struct rank_state *states, void *const *inp
 	return any;
 }
 
+static rr_status deadlock(struct rr_sim *sim, const struct rank_state *states)
+{
+	for (int32_t r = 0; r < sim->world && sim->result.stuck_rank < 0; r++) {
+		if (states[r].ended || is_dead(sim, r))
+			continue;
+		sim->result.stuck_rank = r;
+		sim->result.stuck_row = (int32_t)(sim->engines[r].retired % sim->plans[r]->rows->row_count);
+	}
+	return rr_fail(RR_ERR_TIMEOUT, "deadlock at %llu ns: rank %d is stuck in row %d", (unsigned long long)sim->now_ns,
+		       sim->result.stuck_rank, sim->result.stuck_row);
+}
+
 static rr_status run_world(struct rr_sim *sim, struct rank_state *states, void *const *inputs, void *const *outputs)
 {
 	rr_status first_error = RR_OK;
+	uint32_t still = 0; /* turns in which only time passed */
 
 	for (uint64_t turns = 0; turns < TURNS_MAX; turns++) {
 		bool moved = false;
@@ -158,23 +172,16 @@ static rr_status run_world(struct rr_sim *sim, struct rank_state *states, void *
 			return rr_fail(RR_ERR_NO_MEMORY, "no memory for the transfers of a simulated link");
 		if (moved || sim->moved) {
 			sim->moves++;
+			still = 0;
 			continue;
 		}
-		if (sim->next_ns == RR_SIM_NEVER && first_error == RR_OK && sim->links->wait && sim->links->wait(sim))
-			continue;
-		if (sim->next_ns == RR_SIM_NEVER) {
-			if (first_error < 0)
-				return first_error; /* the others wait for the one that failed */
-			for (int32_t r = 0; r < sim->world && sim->result.stuck_rank < 0; r++) {
-				if (states[r].ended || is_dead(sim, r))
-					continue;
-				sim->result.stuck_rank = r;
-				sim->result.stuck_row = (int32_t)(sim->engines[r].retired % sim->plans[r]->rows->row_count);
-			}
-			return rr_fail(RR_ERR_TIMEOUT, "deadlock at %llu ns: rank %d is stuck in row %d",
-				       (unsigned long long)sim->now_ns, sim->result.stuck_rank, sim->result.stuck_row);
-		}
-		sim->now_ns = sim->next_ns;
+		bool ends = sim->next_ns == RR_SIM_NEVER || ++still > STILL_MAX;
+		if (ends && first_error < 0)
+			return first_error; /* the others wait for the one that failed */
+		if (ends && !(sim->next_ns == RR_SIM_NEVER && sim->links->wait && sim->links->wait(sim)))
+			return deadlock(sim, states);
+		if (sim->next_ns != RR_SIM_NEVER)
+			sim->now_ns = sim->next_ns;
 	}
 	return rr_fail(RR_ERR_TIMEOUT, "the simulated world did not end in %llu turns", TURNS_MAX);
 }
