@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm.h"
+#include "engine_origin.h"
 #include "order.h"
 #include "stage.h"
 #include "status.h"
@@ -235,6 +236,8 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 		return status;
 	describe(plan, spec, slice_bytes);
 	find_buffers(plan, rank);
+	if (plan->check && !(plan->kept = rr_origin_kept(plan->rows)))
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan of %u rows", plan->rows->row_count);
 	status = check_places(plan, rank);
 	if (status < 0)
 		return status;
@@ -255,6 +258,7 @@ void rr_plan_unmake(struct rr_plan *plan)
 	free(plan->extents);
 	free(plan->starts);
 	free(plan->links);
+	free(plan->kept);
 	free(plan);
 }
 

@@ -226,7 +226,7 @@ said_error(use)
 
 def test_heads_are_parsed_as_they_are_packed() -> None:
     head = transport.Head(0x46545252, transport.Kind.DATA, 0, 7, 1, 2, 4096, 0, 99)
-    assert len(head.pack()) == transport.HEAD_BYTES == 40
+    assert len(head.pack()) == transport.HEAD_BYTES == 48
     assert transport.Head.parse(head.pack()) == head
 
 
