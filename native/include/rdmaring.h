@@ -212,7 +212,7 @@ typedef struct rr_plan_spec {
 	 * with its first slice: a mismatch where they differ.
 	 */
 	uint32_t paired;
-	uint32_t check;                /* 1: each slice carries a CRC32C, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
+	uint32_t check;                /* 1: each slice carries the CRC32C of this hop and of its origin, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
 	uint32_t wide;                 /* 1: rows of this schedule, on any rank, carry float32 for 16-bit floats */
 	/*
 	 * 1: input and output lie in the memory of the communicator's device (rr_comm_use_device()), which combines them; equal

@@ -1,4 +1,6 @@
 /* engine_receive.c - the receive part of a slice: its sources, and the one pass over them. */
+#include <stdio.h>
+
 #include "crc.h"
 #include "engine_slice.h"
 #include "status.h"
@@ -76,21 +78,25 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 	return RR_OK;
 }
 
+#define PLACE_BYTES 96
+
 /* Where the bytes changed whose hop's own sum is wrong. */
-static const char *changed_in(enum rr_mode mode)
+static const char *changed_in(enum rr_mode mode, int32_t from, int32_t to, char place[PLACE_BYTES])
 {
 	switch (mode) {
 	case RR_MODE_SOURCE:
 	case RR_MODE_CMA:
-		return "the sender's memory, which was read in place";
-	case RR_MODE_WRITE:
-		return "this rank's memory, into which the sender wrote, or on the wire";
+		snprintf(place, PLACE_BYTES, "in the memory of rank %d, which is read in place", from);
+		break;
 	case RR_MODE_SLOT:
-		return "the slot, or on the wire";
+		snprintf(place, PLACE_BYTES, "in the slot or on the wire");
+		break;
+	case RR_MODE_WRITE:
 	case RR_MODE_STREAM:
+		snprintf(place, PLACE_BYTES, "on the wire or in the memory of rank %d, where it landed", to);
 		break;
 	}
-	return "this rank's memory, where they landed, or on the wire";
+	return place;
 }
 
 static rr_status compare(const struct rr_open_row *work, const struct rr_receive *receive, const struct rr_slice *slice,
@@ -99,15 +105,16 @@ static rr_status compare(const struct rr_open_row *work, const struct rr_receive
 	const struct rr_row *row = work->row;
 	const struct rr_link *in = work->engine->in[receive->link];
 	unsigned long long begin = work->state->begin + slice->offset, end = begin + slice->bytes;
+	char place[PLACE_BYTES];
 
 	if (found == in->crc && found == in->origin)
 		return RR_OK;
 	work->engine->waiting_peer = in->peer;
 	if (found != in->crc)
 		return rr_fail(RR_ERR_CORRUPT,
-			       "slice %u from rank %d to rank %d in step %d came otherwise than it was sent: chunk %d, bytes %llu to %llu of the vector, CRC32C %08x, sent was %08x: it changed on this hop, in %s",
+			       "slice %u from rank %d to rank %d in step %d came otherwise than it was sent: chunk %d, bytes %llu to %llu of the vector, CRC32C %08x, sent was %08x: it changed on this hop, %s",
 			       slice->number, in->peer, work->engine->rank, row->step, row->chunk_begin, begin, end, found, in->crc,
-			       changed_in(receive_mode(work, receive)));
+			       changed_in(receive_mode(work, receive), in->peer, work->engine->rank, place));
 	return rr_fail(RR_ERR_CORRUPT,
 		       "slice %u from rank %d to rank %d in step %d is not what its origin had: chunk %d, bytes %llu to %llu of the vector, CRC32C %08x, the origin's %08x: this hop's own sum is right, so it changed in the memory of rank %d between landing or computing and sending on",
 		       slice->number, in->peer, work->engine->rank, row->step, row->chunk_begin, begin, end, found, in->origin, in->peer);
