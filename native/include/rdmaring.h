@@ -214,7 +214,7 @@ typedef struct rr_plan_spec {
 	 * travels has one chunk: RR_ERR_UNSUPPORTED otherwise.
 	 */
 	uint32_t paired;
-	uint32_t check;                /* 1: each slice carries a CRC32C, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
+	uint32_t check;                /* 1: each slice carries the CRC32C of this hop and of its origin, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
 	uint32_t wide;                 /* 1: rows of this schedule, on any rank, carry float32 for 16-bit floats */
 	/*
 	 * 1: input and output lie in the memory of the communicator's device (rr_comm_use_device()), which combines them; equal
@@ -492,6 +492,12 @@ typedef struct rr_sim_spec {
 	uint64_t kill_ns;
 	uint64_t detect_ns;   /* after which the others' links know of the death */
 	uint64_t corrupt_transfer; /* n > 0: of the n-th transfer (or the next that goes by slot or lands) one bit is turned on the way */
+	/*
+	 * n > 0, of a plan that checks: at the end of the n-th turn of a rank that keeps sums of what lies in its output, or its
+	 * scratch memory, or the next, one bit of it is turned there.
+	 */
+	uint64_t damage_turn;
+	uint32_t damage_scratch; /* 0: of the output; 1: of scratch memory */
 } rr_sim_spec;
 
 typedef struct rr_sim_result {
@@ -506,6 +512,8 @@ typedef struct rr_sim_result {
 	int32_t failed;             /* ranks that ended with an error */
 	int32_t blamed;             /* the peer that the first error names, or -1 */
 	int32_t corrupted;          /* 1: a bit was turned */
+	int32_t damaged_rank;       /* in whose memory, or -1 */
+	uint64_t damaged_at;        /* and at which coordinate */
 } rr_sim_result;
 
 /*
