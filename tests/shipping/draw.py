@@ -81,7 +81,7 @@ def sizes(dice: random.Random, chunk_count: int, slot_bytes: int, size: int) -> 
     if way == 0:
         return [dice.choice([0, 0, 1, slot])] * chunk_count
     if way == 1:
-        return [dice.choice([0, 1, 7, slot + 1])  for _ in range(chunk_count)]
+        return [dice.choice([0, 1, 7, slot + 1]) for _ in range(chunk_count)]
     if way == 2:
         return [dice.choice(borders)] * chunk_count
     if way == 3:

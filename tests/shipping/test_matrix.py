@@ -40,7 +40,16 @@ def test_cases_are_of_every_kind() -> None:
     """What the matrix is there for comes up in those cases that CI runs."""
     cases = [draw.case("shm", seed) for seed in range(300)]
     seen = Counter(case.schedule.collective for case in cases)
-    assert set(seen) == {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter"}
+    assert set(seen) == {
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "broadcast",
+        "reduce",
+        "all_to_all",
+        "gather",
+        "scatter",
+    }
     assert {case.sim["registered"] for case in cases} == {0, 1, 2, 3, 4, 5}
     assert {case.sim["slot_count"] for case in cases} == {1, 2, 3, 8}
     for what, found in (
