@@ -6,12 +6,13 @@ import random
 from itertools import accumulate, pairwise
 from typing import Any
 
+from schedules_random import goes_in_rounds, random_schedule
+from shipping.machine import Case
+
 from rdmaring.schedule import ALGORITHMS, SHAPED, Buffer, Flag, Op, Receive, Row, Schedule, Send, generate, own
 from rdmaring.schedule.channels import channels_of
 from rdmaring.schedule.collectives import COLLECTIVES
 from rdmaring.schedule.own_rows import proven
-from schedules_random import goes_in_rounds, random_schedule
-from shipping.machine import Case
 
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 INTEGERS = ("int64", "uint64", "int32", "uint32", "int16", "uint8", "int8")

@@ -110,7 +110,8 @@ MUTANTS = (
         "nobody waits until input that is read in place was read",
         "engine_send.c",
         "if (transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA)\n\t\tout->held_end",
-        "if (!transfer->implied && (transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA))\n\t\tout->held_end",
+        "if (!transfer->implied && (transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA))\n"
+        "\t\tout->held_end",
     ),
     # ---- crc ----
     Mutant(
@@ -134,7 +135,8 @@ MENDS = (
         "engine_send.c",
         "\t\tcell_past = cell_past ||",
         "\t\tstatic unsigned int places;\n"
-        "\t\tif (transfer.mode == RR_MODE_SOURCE && transfer.buffer == RR_SCRATCH && transfer.bytes >= 4096 && places++ % 8 == 0)\n"
+        "\t\tif (transfer.mode == RR_MODE_SOURCE && transfer.buffer == RR_SCRATCH && transfer.bytes >= 4096 &&\n"
+        "\t\t    places++ % 8 == 0)\n"
         "\t\t\t*(volatile char *)(engine->buffers[RR_SCRATCH].zero + transfer.coordinate) = 0;\n"
         "\t\tcell_past = cell_past ||",
     ),

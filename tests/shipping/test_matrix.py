@@ -1,6 +1,7 @@
-"""The links that ship under the seeded scheduler: every schedule, many machines, kinds of memory and sizes, all bits drawn.
+"""The links that ship under the seeded scheduler: schedules, machines, kinds of memory and sizes; all bits drawn.
 
-CI runs some hundred cases of each; a case that fails is run again by ``python tests/shipping/matrix.py TRANSPORT SEED 1``.
+CI runs some hundred cases of each. One that fails is run again by matrix.py, which says how; over verbs the substitute
+libibverbs has a seed of its own, and a thread of its own, whose interleavings differ from run to run.
 """
 
 from __future__ import annotations

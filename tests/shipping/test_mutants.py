@@ -1,4 +1,4 @@
-"""The power of the matrix: each fault of mutants.py, planted in a copy of the sources, is found within a minute of one processor."""
+"""The power of the matrix: each fault of mutants.py, planted in a copy of the sources, is found in a minute."""
 
 from __future__ import annotations
 
