@@ -350,7 +350,7 @@ class Runner(Single):
                 status = lib.rr_comm_resume(self._handle)
             self._log_notes()
         except BaseException:
-            # Ctrl-C, or what another signal's handler raised: peers may still use the caller's arrays, which it gets back.
+            # Ctrl-C, or a handler's exception: peers may still use the caller's arrays, which it gets back now.
             lib.rr_comm_abort(self._handle, b"interrupted")
             raise
         if status < 0:

@@ -210,10 +210,11 @@ typedef struct rr_plan_spec {
 	/*
 	 * 1, all_to_all only: counts differ by pair, and no rank knows all of them. count and chunk_offsets are then this
 	 * rank's own view: chunks s * world + d of which it is neither s nor d are empty. Each pair's two views are compared
-	 * with its first slice: a mismatch where they differ.
+	 * with its first slice: a mismatch where they differ. Only s and d may handle chunk s * world + d, and a row that
+	 * travels has one chunk: RR_ERR_UNSUPPORTED otherwise.
 	 */
 	uint32_t paired;
-	uint32_t check;                /* 1: each slice carries a CRC32C, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
+	uint32_t check;                /* 1: each slice carries the CRC32C of this hop and of its origin, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
 	uint32_t wide;                 /* 1: rows of this schedule, on any rank, carry float32 for 16-bit floats */
 	/*
 	 * 1: input and output lie in the memory of the communicator's device (rr_comm_use_device()), which combines them; equal
@@ -274,7 +275,7 @@ RR_API rr_status rr_comm_retain(rr_comm *comm);
 RR_API void rr_comm_release(rr_comm *comm);
 /* Nodes count from 0, in order of their first ranks; -1: no such rank. */
 RR_API int32_t rr_comm_node(const rr_comm *comm, int32_t rank);
-/* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. */
+/* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. Also once closed. */
 RR_API uint64_t rr_comm_strangers(rr_comm *comm, char *last, size_t size);
 /*
  * Take the oldest line for the program's log out of those that set-up and links have left, of what befell them and is no error. 0: there
@@ -301,6 +302,11 @@ RR_API rr_status rr_verbs_describe(const rr_verbs_options *options, char *text, 
 
 /* ---- schedules ---- */
 
+/*
+ * One rank's rows, every index checked; what they touch is checked when a plan is made of them. Not proven: Python's verify()
+ * or `rdmaring schedule` does that. load: out of a file of all ranks' rows, so that what any rank could not bind (paired)
+ * every rank refuses; of decoded rows only the rank whose they are does.
+ */
 RR_API rr_status rr_schedule_decode(const void *bytes, size_t size, int32_t rank, rr_schedule **out);
 RR_API rr_status rr_schedule_load(const char *path, int32_t rank, rr_schedule **out);
 RR_API uint32_t rr_schedule_chunk_count(const rr_schedule *schedule);
@@ -486,6 +492,12 @@ typedef struct rr_sim_spec {
 	uint64_t kill_ns;
 	uint64_t detect_ns;   /* after which the others' links know of the death */
 	uint64_t corrupt_transfer; /* n > 0: of the n-th transfer (or the next that goes by slot or lands) one bit is turned on the way */
+	/*
+	 * n > 0, of a plan that checks: at the end of the n-th turn of a rank that keeps sums of what lies in its output, or its
+	 * scratch memory, or the next, one bit of it is turned there.
+	 */
+	uint64_t damage_turn;
+	uint32_t damage_scratch; /* 0: of the output; 1: of scratch memory */
 } rr_sim_spec;
 
 typedef struct rr_sim_result {
@@ -500,6 +512,8 @@ typedef struct rr_sim_result {
 	int32_t failed;             /* ranks that ended with an error */
 	int32_t blamed;             /* the peer that the first error names, or -1 */
 	int32_t corrupted;          /* 1: a bit was turned */
+	int32_t damaged_rank;       /* in whose memory, or -1 */
+	uint64_t damaged_at;        /* and at which coordinate */
 } rr_sim_result;
 
 /*

@@ -39,8 +39,8 @@ extern "C" {
 /* [cdef-begin] what stands between these marks is also what Python sees */
 
 enum rr_message_constant {
-	RR_MESSAGE_VERSION = 1,
-	RR_MESSAGE_HEAD_BYTES = 40,
+	RR_MESSAGE_VERSION = 2,
+	RR_MESSAGE_HEAD_BYTES = 48,
 	RR_MESSAGE_PIECES_MAX = 17, /* of one send(): the head, and the body in at most 16 */
 	RR_MESSAGE_NAME_BYTES = 16, /* of a transport's name, with its final 0 */
 	RR_MESSAGE_WHY_BYTES = 512,

@@ -147,6 +147,10 @@ uint64_t rr_comm_strangers(rr_comm *comm, char *last, size_t size)
 
 	if (size)
 		last[0] = 0;
+	if (rr_drive_is_shut(comm)) {
+		snprintf(last, size, "%s", comm->stranger);
+		return comm->strangers;
+	}
 	if (rr_comm_begin_lost(comm) < 0)
 		return 0;
 	if (comm->far)

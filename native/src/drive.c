@@ -136,6 +136,11 @@ void rr_drive_shut(struct rr_comm *comm)
 	rr_publish64(&comm->driver, RR_DRIVER_LAST);
 }
 
+bool rr_drive_is_shut(const struct rr_comm *comm)
+{
+	return rr_observe64(&comm->driver) == RR_DRIVER_LAST; /* pairs with rr_drive_shut() */
+}
+
 static bool work_done(struct rr_work *work)
 {
 	return rr_observe32(&work->state) == RR_WORK_DONE;
@@ -181,8 +186,11 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 rr_status rr_drive(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
-	rr_status status = rr_drive_take(comm);
+	rr_status status;
 
+	if (rr_own32(&comm->callers)) /* who has just driven lets those pass that wait */
+		nanosleep(&nap, NULL);
+	status = rr_drive_take(comm);
 	if (status == RR_ERR_CLOSED) { /* who closes it ends the work, whose buffers are in use until then */
 		while (!work_done(work))
 			nanosleep(&nap, NULL);

@@ -248,7 +248,8 @@ static rr_status say(int socket, enum rr_far_message kind, uint32_t channel, con
 	size_t size = sizeof(message.head) + bytes;
 
 	message.head = (struct rr_message_head){.kind = (uint32_t)kind | channel << 8, .bytes = bytes};
-	memcpy(message.body, body, bytes);
+	if (bytes)
+		memcpy(message.body, body, bytes);
 	ssize_t sent = send(socket, &message, size, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (sent == (ssize_t)size)
 		return RR_OK;

@@ -198,6 +198,7 @@ void rr_comm_end(struct rr_comm *comm)
 		if (comm->far)
 			rr_far_tell_end(comm->far);
 	}
+	comm->strangers = comm->far ? rr_far_strangers(comm->far, comm->stranger, sizeof(comm->stranger)) : 0;
 	rr_comm_give_back(comm);
 	rr_drive_shut(comm);
 	rr_comm_release(comm); /* its maker's */

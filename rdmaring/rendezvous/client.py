@@ -38,7 +38,7 @@ class Rendezvous:
     members: how each rank introduced itself, in rank order.
     local_ranks: the ranks that name the same host as this one, itself among them.
     key: 16 bytes made of the job's secret, by which its links prove themselves to each other.
-    left_s: seconds until its rounds, and what is made by them, are to be done: the time-out begins anew when the ranks have met.
+    left_s: seconds for what its rounds are for: the time-out begins anew when all have met.
     One thread at a time. Closing it leaves the other ranks as they are.
     """
 

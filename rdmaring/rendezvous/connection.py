@@ -98,7 +98,10 @@ class Connection:
             raise self._broken(error) from error
 
     def give(self, mine: bytes, left_s: float, slack_s: float, world: int) -> bytes:
-        """One round, which has so long; the server's word of it may be later by the slack. Raises RendezvousError, ConnectionError."""
+        """One round, which has so long; the server's word of it may be later by the slack.
+
+        Raises RendezvousError, ConnectionError.
+        """
         deadline = time.monotonic() + left_s + slack_s
         self._reader.bytes_max = 1 + max(world * len(mine), FRAME_BYTES_MAX)
         try:

@@ -225,6 +225,7 @@ class _Peer:
         self.deadline: float | None = self.since + PROOF_TIMEOUT_S
         self.member: Member | None = None
         self.group: Group | None = None
+        self._round_timeout_s = 0.0  # the member's, until it says of a round that less is left
         self._server = server
         self._address = address
         self._reader = FrameReader(FRAME_BYTES_MAX_BEFORE_PROOF)

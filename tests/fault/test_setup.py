@@ -1,4 +1,4 @@
-"""Each step by which a node's ranks come to share memory, refused, late, stopped or the rank's last; and what fails after that."""
+"""Each step by which a node's ranks come to share memory, refused, late, stopped or the last; and what fails then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ SHIM = Path(__file__).with_name("setup_shim.c")
 # Steps of a rank in the middle of three, in their order: call, from which one of its calls on.
 BEFORE_SEGMENT = [("getrandom", 1), ("socket", 1), ("bind", 1), ("listen", 1), ("memfd_create", 1)]
 BEFORE_SEGMENT += [("posix_fallocate", 1), ("mmap", 1)]
-SOCKETS = [("socket", 2), ("connect", 1), ("sendmsg", 1), ("accept4", 1), ("recvmsg", 1), ("mmap of a peer's", 1), ("sendmsg", 2)]
+SOCKETS = [("socket", 2), ("connect", 1), ("sendmsg", 1), ("accept4", 1), ("recvmsg", 1), ("mmap of a peer's", 1)]
+SOCKETS += [("sendmsg", 2)]
 SPARED = [("syscall", 1), ("getsockopt", 1), ("process_vm_readv", 1)]  # syscall: pidfd_open
 
 HEARD = """
@@ -135,7 +136,7 @@ CAUSES = {
 
 @pytest.mark.parametrize(
     ("call", "at"),
-    [pytest.param(*step, marks=() if step[0] in ("connect", "mmap of a peer's") else pytest.mark.long) for step in SOCKETS],
+    [pytest.param(*step, marks=() if step == ("connect", 1) else pytest.mark.long) for step in SOCKETS],
 )
 def test_a_node_that_came_apart_fails_as_others_do(call: str, at: int, tmp_path: Path, shim: str) -> None:
     # The other calls of the kind fail, too: each communicator split off comes apart alike.
@@ -210,6 +211,51 @@ def test_a_rank_that_stays_stopped_is_named_in_time(call: str, at: int, tmp_path
         assert ran.of(rank, "error") == "SetupError", ran.output
         assert "rank 1 did not take part in a round within 2" in ran.of(rank, "text"), ran.output
         assert 1.5 < ran.of(rank, "seconds") < 4.5, ran.output
+
+
+# Of this job's ranks alone: other jobs of the machine wait for strangers, too.
+STRANGERS = """
+import os, socket, sys, time
+kept, known = [], set()
+def sockets_of_the_job():
+    inodes = set()
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if open(f"/proc/{process}/stat").read().rsplit(")", 1)[1].split()[1] == sys.argv[1]:
+                for fd in os.listdir(f"/proc/{process}/fd"):
+                    inodes.add(os.readlink(f"/proc/{process}/fd/{fd}").removeprefix("socket:[").rstrip("]"))
+        except OSError:
+            pass
+    lines = [line.split() for line in open("/proc/net/unix").read().splitlines()[1:]]
+    return {words[7] for words in lines if len(words) == 8 and words[6] in inodes and len(words[7]) == 33}
+while len(known) < 3:
+    for name in sockets_of_the_job() - known:
+        known.add(name)
+        for what in ("silent", "junk", "closed"):
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            one.connect(chr(0) + name[1:])
+            if what == "junk":
+                one.send(b"junk")
+            if what == "closed":
+                one.close()
+            kept.append(one)
+print('SAY {"disturbed": 3}', flush=True)
+time.sleep(3)
+"""
+DISTURBED = """
+import subprocess
+if os.environ["RDMARING_RANK"] == "2":
+    stranger = subprocess.Popen([sys.executable, "-c", os.environ["STRANGERS"], str(os.getppid())])
+"""
+
+
+def test_strangers_on_a_nodes_sockets_hold_up_nobody(tmp_path: Path, shim: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("STRANGERS", STRANGERS)
+    ran = run(DISTURBED + MADE, tmp_path, shim, "connect", 1, "stop 1.5")
+    assert ran.of(2, "disturbed") == 3, ran.output
+    for rank in range(3):
+        assert ran.of(rank, "transports") == ["shm"] and ran.of(rank, "error") is None, ran.output
+        assert ran.of(rank, "made") < 6, ran.output
 
 
 @pytest.mark.long
