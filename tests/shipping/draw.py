@@ -6,12 +6,13 @@ import random
 from itertools import accumulate, pairwise
 from typing import Any
 
+from schedules_random import goes_in_rounds, random_schedule
+from shipping.machine import Case
+
 from rdmaring.schedule import ALGORITHMS, SHAPED, Buffer, Flag, Op, Receive, Row, Schedule, Send, generate, own
 from rdmaring.schedule.channels import channels_of
 from rdmaring.schedule.collectives import COLLECTIVES
 from rdmaring.schedule.own_rows import proven
-from schedules_random import goes_in_rounds, random_schedule
-from shipping.machine import Case
 
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 INTEGERS = ("int64", "uint64", "int32", "uint32", "int16", "uint8", "int8")
@@ -81,7 +82,7 @@ def sizes(dice: random.Random, chunk_count: int, slot_bytes: int, size: int) -> 
     if way == 0:
         return [dice.choice([0, 0, 1, slot])] * chunk_count
     if way == 1:
-        return [dice.choice([0, 1, 7, slot + 1])  for _ in range(chunk_count)]
+        return [dice.choice([0, 1, 7, slot + 1]) for _ in range(chunk_count)]
     if way == 2:
         return [dice.choice(borders)] * chunk_count
     if way == 3:
