@@ -212,7 +212,9 @@ class Server:
 
     def close_in_child(self) -> None:
         """After fork(): give up the copies, so that the parent's end of a connection is its only one."""
-        for each in [*self._listeners, *(peer.socket for peer in self._peers), self._wake_sender]:
+        self._selector.close()
+        sockets = [*self._listeners, *(peer.socket for peer in self._peers)]
+        for each in [*sockets, self._wake_receiver, self._wake_sender]:
             each.close()
 
 
@@ -225,6 +227,7 @@ class _Peer:
         self.deadline: float | None = self.since + PROOF_TIMEOUT_S
         self.member: Member | None = None
         self.group: Group | None = None
+        self._round_timeout_s = 0.0  # the member's, until it says of a round that less is left
         self._server = server
         self._address = address
         self._reader = FrameReader(FRAME_BYTES_MAX_BEFORE_PROOF)
