@@ -196,8 +196,10 @@ static void one_round(unsigned *seed)
 		if (r % 2)
 			rr_plan_free(plans[r]); /* before and after the last reference of the caller's */
 		rr_comm_release(shared[r]);
-		if (!(r % 2))
-			rr_plan_free(plans[r]);
+		if (r % 2)
+			continue;
+		expect(rr_plan_run_here(plans[r], plans) == RR_ERR_CLOSED, "the plan still knows");
+		rr_plan_free(plans[r]);
 	}
 }
 
@@ -227,6 +229,33 @@ static void abort_in_a_handler(void)
 	}
 }
 
+static void *abort_at_once(void *reason)
+{
+	pthread_barrier_wait(&meeting);
+	expect(rr_comm_abort(shared[0], reason) == RR_OK, "abort");
+	return NULL;
+}
+
+/* Two reasons come together: one of them is told. */
+static void two_aborts(void)
+{
+	pthread_t threads[WORLD];
+
+	for (int round = 0; round < ROUNDS; round++) {
+		rr_error error;
+		expect(rr_comm_create(0, 1, NULL, NULL, NULL, &shared[0]) == RR_OK, "a world of one");
+		for (int t = 0; t < WORLD; t++)
+			pthread_create(&threads[t], NULL, abort_at_once, (void *)(uintptr_t)REASONS[t]);
+		for (int t = 0; t < WORLD; t++)
+			pthread_join(threads[t], NULL);
+		expect(make_plan(shared[0], 0) == NULL, "it is lost");
+		rr_last_error(&error);
+		const char *colon = strchr(error.message, ':');
+		expect(colon && (strcmp(colon + 2, REASONS[0]) == 0 || strcmp(colon + 2, REASONS[1]) == 0), "one reason, whole");
+		expect(rr_comm_close(shared[0]) == RR_OK, "close");
+	}
+}
+
 /* An address is given again, a number is not. */
 static void numbers_differ(void)
 {
@@ -247,6 +276,7 @@ int main(int argc, char **argv)
 
 	pthread_barrier_init(&meeting, NULL, WORLD);
 	numbers_differ();
+	two_aborts();
 	abort_in_a_handler();
 	for (int round = 0; round < ROUNDS; round++)
 		one_round(&seed);

@@ -54,38 +54,36 @@ def test_other_seeds(action: str, apart: bool, seed: int, tmp_path: Path) -> Non
     beside(2 + seed % 2, action, seed, tmp_path, env={"APART": "1", "RDMARING_TRANSPORT": "tcp"} if apart else None)
 
 
-WAITS = {
-    "barrier": "comm.barrier()",
-    "recv": "comm.recv(np.ones(9), 1)",
-    "works": "works = [comm.all_reduce(np.ones(3000), async_op=True) for _ in range(3)]; works[2].wait()",
-}
-
-
 @pytest.mark.parametrize("how", ["close()", "abort('by another thread')"])
-@pytest.mark.parametrize("wait", WAITS)
-def test_a_call_that_waits_is_ended_at_once(wait: str, how: str, tmp_path: Path) -> None:
+def test_a_call_that_waits_is_ended_at_once(how: str, tmp_path: Path) -> None:
     """Rank 1 is late: rank 0 has been inside long enough to have returned from C several times."""
     ran = run_world(
         2,
         f"""
-        comm = rr.init(timeout_s=30)
-        comm.barrier()
-        if comm.rank == 0:
-            threading.Timer(0.25, lambda: comm.{how}).start()
-            said_error(lambda: exec({WAITS[wait]!r}))
-            said_error(comm.barrier)
-        else:
-            time.sleep(0.8)
-            for _ in range(2):  # the first may find all that it needs of rank 0
+        world = rr.init(timeout_s=30)
+        def works(comm):
+            works = [comm.all_reduce(np.ones(3000), async_op=True) for _ in range(3)]
+            works[2].wait()
+        for wait in (lambda comm: comm.barrier(), lambda comm: comm.recv(np.ones(9), 1), works):
+            comm = world.dup()
+            if comm.rank == 0:
+                threading.Timer(0.25, lambda: comm.{how}).start()
+                said_error(lambda: wait(comm))
                 said_error(comm.barrier)
+            else:
+                time.sleep(0.8)
+                for _ in range(2):  # the first may find all that it needs of rank 0
+                    said_error(comm.barrier)
+            world.barrier()
         """,
         tmp_path,
     )
     assert ran.code == 0, ran.output
-    first, later = ran.said[0]
-    assert first["error"] == "AbortedError" and first["seconds"] < 0.75, ran.output
-    assert later["error"] == ("ClosedError" if how == "close()" else "AbortedError"), ran.output
-    assert ran.of(1, "error") == "AbortedError", ran.output
+    assert len(ran.said[0]) == len(ran.said[1]) == 6
+    for first, later in zip(ran.said[0][::2], ran.said[0][1::2], strict=True):
+        assert first["error"] == "AbortedError" and first["seconds"] < 0.75, ran.output
+        assert later["error"] == ("ClosedError" if how == "close()" else "AbortedError"), ran.output
+    assert {said["error"] for said in ran.said[1][1::2]} == {"AbortedError"}, ran.output
 
 
 def test_several_threads_close_and_abort(tmp_path: Path) -> None:
@@ -140,67 +138,57 @@ def test_shrink_beside_close(tmp_path: Path) -> None:
 
 
 SIGNALS = """
-world = rr.init(timeout_s=30)
-comm = world.dup()
-x = np.ones(1 << 18)
-
 class Enough(Exception):
     pass
 
 def handler(number, frame):
-    if WHAT == "raise":
+    if what == "raise":
         raise Enough
-    said_error(lambda: exec(WHAT))
+    said_error(lambda: exec(what))
 
 signal.signal(signal.SIGUSR1, handler)
-comm.barrier()
-if comm.rank == 0:
-    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+world = rr.init(timeout_s=30)
+for what in WHATS:
+    comm = world.dup()
+    x = np.ones(1 << 18)
+    if comm.rank == 0:
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+    else:
+        time.sleep(0.6)
     try:
-        WAIT
-        say(outer=None, right=bool((x == 2).all()))
+        CALL
+        say(what=what, ends=None, right=bool((x == 2).all()))
     except (rr.RdmaringError, Enough) as error:
-        say(outer=type(error).__name__)
-else:
-    time.sleep(0.6)
-    try:
-        PEER
-        say(outer=None)
-    except rr.RdmaringError as error:
-        say(outer=type(error).__name__)
-    time.sleep(0.2)
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-world.barrier()
+        say(what=what, ends=type(error).__name__)
+    world.barrier()
 """
-# what a handler does: what it is told, how the call around it ends, and the peer's. docs/FOOTGUNS.md says so
+# What a handler does: what it is told, how the call around it ends, and the peer's. docs/FOOTGUNS.md says so.
 HANDLERS = {
     "comm.close()": (None, "AbortedError", "AbortedError"),
     "comm.abort('in a handler')": (None, "AbortedError", "AbortedError"),
-    "comm.all_reduce(np.ones(5))": ("ArgumentError", None, None),
     "raise": (None, "Enough", "AbortedError"),
+    "comm.all_reduce(np.ones(5))": ("ArgumentError", None, None),
 }
 OUTERS = {
-    "a collective": ("comm.all_reduce(x)", "comm.all_reduce(x)"),
-    "a message": ("x *= 2\n        comm.send(np.ones(1 << 20), 1)", "comm.recv(np.ones(1 << 20), 0)"),
+    "a collective": ("comm.all_reduce(x)", list(HANDLERS)),
+    # no blocking collective is in flight then: one may be called, by all ranks
+    "a message": ("comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)", list(HANDLERS)[:3]),
 }
 
 
 @pytest.mark.parametrize("outer", OUTERS)
-@pytest.mark.parametrize("what", HANDLERS)
-def test_a_handler_of_a_signal(what: str, outer: str, tmp_path: Path) -> None:
-    wait, peer = OUTERS[outer]
-    told, ends, peer_ends = HANDLERS[what]
-    if outer == "a message" and "all_reduce" in what:
-        pytest.skip("a message in flight refuses no collective")
-    source = SIGNALS.replace("WAIT", wait).replace("PEER", peer)
-    ran = run_world(2, f"WHAT = {what!r}\n" + source, tmp_path)
+def test_handlers_of_a_signal(outer: str, tmp_path: Path) -> None:
+    call, whats = OUTERS[outer]
+    ran = run_world(2, f"WHATS = {whats!r}\n" + SIGNALS.replace("CALL", call), tmp_path)
     assert ran.code == 0, ran.output
-    if what != "raise":
-        assert ran.said[0][0]["error"] == told, ran.output
-    if told:
-        assert "a call is in flight" in ran.said[0][0]["text"]
-    assert ran.of(0, "outer") == ends, ran.output
-    assert ran.of(1, "outer") == peer_ends, ran.output
+    inside = [said for said in ran.said[0] if "what" not in said]
+    assert [said["error"] for said in inside] == [HANDLERS[what][0] for what in whats if what != "raise"], ran.output
+    if outer == "a collective":
+        assert "a call is in flight" in inside[-1]["text"]
+    for rank in range(2):
+        ends = {said["what"]: said["ends"] for said in ran.said[rank] if "what" in said}
+        assert ends == {what: HANDLERS[what][1 + rank] for what in whats}, ran.output
+    assert all(said.get("right", True) for rank in range(2) for said in ran.said[rank]), ran.output
 
 
 def test_the_progress_thread_knows_a_new_communicator(tmp_path: Path) -> None:
