@@ -84,7 +84,6 @@ static inline uint32_t rr_imm(enum rr_imm_kind kind, uint64_t number)
 	return (uint32_t)kind << RR_IMM_BITS | ((uint32_t)number & RR_IMM_MASK);
 }
 
-
 /* In rr_data.reserved[0]. */
 enum rr_data_flags {
 	RR_DATA_BESIDE = 1, /* the payload lies beside the line */
