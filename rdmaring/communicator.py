@@ -38,9 +38,9 @@ class Communicator(Collectives, Messages):
 
     Made by :func:`rdmaring.init`, :meth:`split` and :meth:`dup`. A context manager: leaving it closes it. One
     thread at a time may use it, except :meth:`abort` and :meth:`close`, which any thread may call, and a signal's
-    handler: a call that one of them ends raises ``AbortedError``, a later one ``ClosedError``. Arrays are the caller's; they are
-    kept alive while an operation needs them. Arguments that do not fit raise ``ArgumentError`` (a ``ValueError``)
-    or ``ArgumentTypeError`` (a ``TypeError``) and change nothing; an operation that fails raises a
+    handler: a call that one of them ends raises ``AbortedError``, a later one ``ClosedError``. Arrays are the
+    caller's; they are kept alive while an operation needs them. Arguments that do not fit raise ``ArgumentError`` (a
+    ``ValueError``) or ``ArgumentTypeError`` (a ``TypeError``) and change nothing; an operation that fails raises a
     ``CommunicatorError``, and the communicator is lost.
 
     What every collective takes that has an argument of this name:
@@ -303,8 +303,8 @@ class Communicator(Collectives, Messages):
         for work in list(self._works):
             work._lose()
         self._plans.clear()
-        _log_strangers(self._handle, self.rank)
         lib.rr_comm_close(self._handle)  # ends another thread's call, too
+        _log_strangers(self._handle, self.rank)
         if self._gpu is not None:
             self._gpu.close()  # behind the communicator, which used its memory
         if self._keep is not None:
@@ -330,7 +330,7 @@ class Communicator(Collectives, Messages):
             self._leave()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "of a parent process" if self._forked else "closed" if self._closed else "open"
         return f"<rdmaring.Communicator {self.name!r} rank {self.rank} of {self.size}, {state}>"
 
 

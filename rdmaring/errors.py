@@ -127,7 +127,10 @@ class ProtocolError(LinkError):
 
 
 class CorruptError(LinkError):
-    """Bytes came otherwise than they were sent: ``check="crc"`` compares them. It names hop, step and chunk."""
+    """Bytes changed: ``check="crc"`` compares what comes with what this hop's sender had, and with what its origin had.
+
+    It names hop, step and chunk, and whether the hop (slot, wire) changed them or a rank's memory, and whose.
+    """
 
 
 # ---- this communicator: it is lost; close it ----

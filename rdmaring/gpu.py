@@ -284,7 +284,7 @@ def synchronize(comm: Runner, timeout_s: float | None) -> None:
     found = comm._gpu
     if found is not None:
         found.behind.clear()
-    for work in sorted(list(comm._works), key=lambda each: each.serial):
+    for work in sorted(comm._works, key=lambda each: each.serial):
         work.synchronize(timeout_s)
 
 

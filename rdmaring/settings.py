@@ -46,7 +46,7 @@ VARIABLES: dict[str, str] = {
     "RDMARING_CHANNELS": "parts of the vector with links of their own between nodes, 1 to 16; equal on all ranks",
     "RDMARING_LIBIBVERBS": "path of another libibverbs than the system's libibverbs.so.1",
     "RDMARING_SYSFS": "another root than /sys for the facts of devices; tests set it",
-    "RDMARING_CHECK": "crc: slices carry a CRC32C; finite: inputs of reductions have no NaN or infinity; or both",
+    "RDMARING_CHECK": "crc: slices carry CRC32C sums; finite: inputs of reductions have no NaN or infinity; or both",
     "RDMARING_RESTORE": "1: inputs that an operation overwrites are put back if it fails",
     "RDMARING_CMA": "0: never read another process's ordinary memory; use slots",
     "RDMARING_SLOT_BYTES": "bytes of a slot of a shared memory link",

@@ -18,24 +18,24 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from bits_expected import HALVES, Arithmetic, Array, Expected, is_float, unlike
+from bits_memory import KIB, Arena, Pool
 from schedules_random import random_schedule
 
 import rdmaring as rr
 from rdmaring.buffers import as_vector
-from rdmaring.schedule import ORDERED, SHAPED, Schedule, algorithms_of, generate
+from rdmaring.schedule import ORDERED, SHAPED, Schedule, ScheduleError, algorithms_of, generate
 from rdmaring.schedule.channels import CUT, schedule_in_channels
 from rdmaring.schedule.collectives import COLLECTIVES
 
 INTS = tuple(np.dtype(f"{sign}{size}") for sign in "iu" for size in (1, 2, 4, 8))
 DTYPES = (*INTS, *map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 KINDS = ("ordinary", "registered", "ordinary", "list", "list of both")
-AROUND = 256  # bytes that stand before and behind an array
 SPARE = 1 << 16  # bytes by which the ranks' inputs may be shifted in the pool
-KIB = 1 << 10
-PERIOD = 3 * KIB * KIB - 8 * KIB  # bytes after which drawn bits come again: no multiple of slots or slices
 # Through the scratch of other ranks: what is damaged there nobody else sees, so these are drawn more often.
 FORWARDING = (("gather", "binomial"), ("scatter", "binomial"))
 FORWARDED = 2
+WIDE = tuple((collective, name) for collective in ("all_reduce", "reduce_scatter") for name in ("ring", None))
+FRESH_MAX = 4 * KIB * KIB  # bytes of an array that is made for one case alone
 SMALL = (1, 63, 4 * KIB, 64 * KIB, 256 * KIB)  # bytes a part, now and then
 
 
@@ -88,11 +88,11 @@ def drawn_case(number: int, seed: int, world: int, parts: Sequence[int], most: i
         op = rng.choice(("sum", "sum", "prod", "min", "max", *(("avg", "avg") if is_float(dtype) else ())))
         scale = rng.choice((None, None, 0.3)) if is_float(dtype) else None
     wire = None
-    if name in ("all_reduce", "reduce_scatter") and dtype in HALVES and op in ("sum", "avg") and rng.random() < 0.3:
-        algorithm, wire = "ring", "float32"
+    if (name, algorithm) in WIDE and dtype in HALVES and op in ("sum", "avg") and rng.random() < 0.7:
+        wire = "float32"
     counted = name in ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter") and rng.random() < 0.6
     sizes = _sizes(rng, name, world, dtype.itemsize, parts, most, counted=counted)
-    channels = rng.choice((None, None, 2, 3)) if name in CUT and algorithm not in ("random", None) else None
+    channels = rng.choice((None, None, 2, 3)) if name in CUT else None
     in_place = rng.random() < 0.4 and name != "all_to_all"
     given, taken = rng.choice(KINDS), rng.choice(KINDS)
     if in_place and name not in ("all_reduce", "reduce", "broadcast"):
@@ -120,61 +120,6 @@ def _sizes(
     return tuple(uneven() for _ in range(world * world if collective == "all_to_all" else world))
 
 
-class Pool:
-    """Drawn bits, as elements of each dtype; those of reductions in floats are finite, half of them of like size."""
-
-    def __init__(self, seed: int, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self.drawn = np.frombuffer(np.random.default_rng(seed).bytes(PERIOD), np.uint8)
-        self.bits = np.resize(self.drawn, nbytes)
-        self.finite: dict[np.dtype[Any], Array] = {}
-
-    def of(self, dtype: np.dtype[Any], *, reduced: bool) -> Array:
-        if not (reduced and is_float(dtype)):
-            return self.bits.view(dtype)
-        if dtype not in self.finite:
-            drawn = self._finite(dtype).view(np.uint8)
-            self.finite[dtype] = np.resize(drawn, self.nbytes).view(dtype)
-        return self.finite[dtype]
-
-    def _finite(self, dtype: np.dtype[Any]) -> Array:
-        unsigned = np.dtype(f"u{dtype.itemsize}").type
-        every = (1 << 8 * dtype.itemsize) - 1
-        fraction = ml_dtypes.finfo(dtype).nmant
-        exponent = (every >> 1) >> fraction << fraction
-        bits = self.drawn.view(f"u{dtype.itemsize}").copy()
-        bits[(bits & unsigned(exponent)) == exponent] &= unsigned(every & ~(1 << fraction))
-        like = bits.reshape(-1, KIB)[1::2]  # every other run: around 1, so that sums are rounded
-        spread = (like >> unsigned(fraction)) & unsigned(3)
-        like &= unsigned(every & ~exponent)
-        like |= unsigned((exponent >> 1) & exponent) - (spread << unsigned(fraction))
-        return bits.view(dtype)
-
-
-class Arena:
-    """Memory from which arrays are cut at drawn places, with a pattern around each."""
-
-    def __init__(self, memory: Array) -> None:
-        self.memory, self.at = memory, 0
-        self.around: list[Array] = []
-
-    def cut(self, rng: random.Random, count: int, dtype: np.dtype[Any]) -> Array:
-        begin = self.at + AROUND + rng.randrange(0, 512, 8)
-        end = begin + count * dtype.itemsize
-        assert end + AROUND <= self.memory.size, "the arena is too small"
-        for edge in (self.memory[begin - AROUND : begin], self.memory[end : end + AROUND]):
-            edge[:] = 0xA5
-            self.around.append(edge)
-        self.at = -(-(end + AROUND) // 8) * 8
-        return self.memory[begin:end].view(dtype)
-
-    def reset(self) -> bool:
-        """Is all that stands around the arrays still there?"""
-        whole = all((edge == 0xA5).all() for edge in self.around)
-        self.at, self.around = 0, []
-        return whole
-
-
 class World:
     """What a rank has for all its cases."""
 
@@ -187,7 +132,7 @@ class World:
     def array(self, rng: random.Random, kind: str, count: int, dtype: np.dtype[Any]) -> list[Array]:
         """The pieces of one vector."""
         if not kind.startswith("list"):
-            if rng.random() < 0.1:
+            if rng.random() < 0.1 and count * dtype.itemsize <= FRESH_MAX:
                 return [np.empty(count, dtype) if kind == "ordinary" else self.comm.empty(count, dtype)]
             return [self.arenas[kind].cut(rng, count, dtype)]
         cuts = sorted({0, count, *(rng.randint(0, count) for _ in range(rng.randint(1, 4)))})
@@ -224,6 +169,19 @@ def _compare(pieces: Sequence[Array], begin: int, want: Array, *, computed: bool
                 return f"{wrong.size} of {last - first} wrong, first at {first + place}: {got[place]!r}, not {due!r}"
         at += piece.size
     return ""
+
+
+def _can_be_cut(algorithm: str | Schedule | None, channels: int) -> bool:
+    """Rows that name channels, or lie in a cell with several ranks' chunks, go as they are."""
+    if not isinstance(algorithm, Schedule):
+        return True
+    try:
+        cut = schedule_in_channels(algorithm, channels)
+        for rank in range(cut.world):
+            cut.rows(rank)
+    except ScheduleError:
+        return False
+    return True
 
 
 class Run:
@@ -282,7 +240,7 @@ class Run:
     def run(self) -> list[str]:
         algorithm = self.algorithm()
         more: dict[str, Any] = {"algorithm": algorithm, "async_op": self.case.asynchronous}
-        if self.case.channels is not None:
+        if self.case.channels is not None and _can_be_cut(algorithm, self.case.channels):
             more["channels"] = self.case.channels
         if self.case.counted and self.case.collective != "all_to_all":
             more["counts"] = list(self.case.sizes)
@@ -310,10 +268,14 @@ class Run:
         return made.wait() if self.case.asynchronous else made
 
     def array(self, kind: str, count: int) -> list[Array]:
-        return self.world.array(self.own, kind, count, self.case.dtype)
+        """For a result: nothing right is there before."""
+        pieces = self.world.array(self.own, kind, count, self.case.dtype)
+        for piece in pieces:
+            piece.view(np.uint8)[:] = 0x77
+        return pieces
 
     def filled(self, kind: str, rank: int) -> list[Array]:
-        pieces = self.array(kind, self.length(rank))
+        pieces = self.world.array(self.own, kind, self.length(rank), self.case.dtype)
         _fill(pieces, self.whole_input(rank))
         return pieces
 
@@ -335,10 +297,9 @@ class Run:
         if self.case.op == "avg":
             factor /= self.size
         expected = Expected(schedule, native.offsets, Arithmetic(self.case.dtype, self.case.op, factor))
-        held = self.collective
-        parts = schedule.chunk_count // self.size
         chunks = range(schedule.chunk_count)
-        if held.name == "reduce_scatter":
+        if self.case.collective == "reduce_scatter":
+            parts = schedule.chunk_count // self.size
             chunks = range(self.rank * parts, (self.rank + 1) * parts)
         for chunk in chunks:
             for first, _, want in expected.of_chunk(self.rank, chunk, self.give):

@@ -210,10 +210,11 @@ typedef struct rr_plan_spec {
 	/*
 	 * 1, all_to_all only: counts differ by pair, and no rank knows all of them. count and chunk_offsets are then this
 	 * rank's own view: chunks s * world + d of which it is neither s nor d are empty. Each pair's two views are compared
-	 * with its first slice: a mismatch where they differ.
+	 * with its first slice: a mismatch where they differ. Only s and d may handle chunk s * world + d, and a row that
+	 * travels has one chunk: RR_ERR_UNSUPPORTED otherwise.
 	 */
 	uint32_t paired;
-	uint32_t check;                /* 1: each slice carries a CRC32C, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
+	uint32_t check;                /* 1: each slice carries the CRC32C of this hop and of its origin, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
 	uint32_t wide;                 /* 1: rows of this schedule, on any rank, carry float32 for 16-bit floats */
 	/*
 	 * 1: input and output lie in the memory of the communicator's device (rr_comm_use_device()), which combines them; equal
@@ -263,7 +264,9 @@ RR_API rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exch
 RR_API rr_status rr_comm_abort(rr_comm *comm, const char *reason);
 /*
  * Ends comm. What is in flight is aborted first, also a call of another thread; later calls, of plans and works, too,
- * return RR_ERR_CLOSED. Gives its maker's reference back: without another one comm is not there any more.
+ * return RR_ERR_CLOSED. Gives its maker's reference back: without another one comm is not there any more. In a child of
+ * fork() it does nothing, as rr_plan_free(), and all else returns RR_ERR_FORKED: the child's copies of its descriptors were
+ * closed when it was forked, and what it holds of the parent's communicator in memory stays until it ends.
  */
 RR_API rr_status rr_comm_close(rr_comm *comm);
 /*
@@ -274,7 +277,7 @@ RR_API rr_status rr_comm_retain(rr_comm *comm);
 RR_API void rr_comm_release(rr_comm *comm);
 /* Nodes count from 0, in order of their first ranks; -1: no such rank. */
 RR_API int32_t rr_comm_node(const rr_comm *comm, int32_t rank);
-/* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. */
+/* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. Also once closed. */
 RR_API uint64_t rr_comm_strangers(rr_comm *comm, char *last, size_t size);
 /*
  * Take the oldest line for the program's log out of those that set-up and links have left, of what befell them and is no error. 0: there
@@ -287,7 +290,10 @@ RR_API rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *
 
 /* ---- memory that peers read and write in place ---- */
 
-/* Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. */
+/*
+ * Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. Private in a child of fork(), as ordinary
+ * memory is: its stores stay its own; a page that it has not stored into may still show what the parent stores later.
+ */
 RR_API rr_status rr_memory_alloc(uint64_t bytes, void **out);
 RR_API rr_status rr_memory_free(void *address);
 
@@ -301,6 +307,11 @@ RR_API rr_status rr_verbs_describe(const rr_verbs_options *options, char *text, 
 
 /* ---- schedules ---- */
 
+/*
+ * One rank's rows, every index checked; what they touch is checked when a plan is made of them. Not proven: Python's verify()
+ * or `rdmaring schedule` does that. load: out of a file of all ranks' rows, so that what any rank could not bind (paired)
+ * every rank refuses; of decoded rows only the rank whose they are does.
+ */
 RR_API rr_status rr_schedule_decode(const void *bytes, size_t size, int32_t rank, rr_schedule **out);
 RR_API rr_status rr_schedule_load(const char *path, int32_t rank, rr_schedule **out);
 RR_API uint32_t rr_schedule_chunk_count(const rr_schedule *schedule);
@@ -486,6 +497,12 @@ typedef struct rr_sim_spec {
 	uint64_t kill_ns;
 	uint64_t detect_ns;   /* after which the others' links know of the death */
 	uint64_t corrupt_transfer; /* n > 0: of the n-th transfer (or the next that goes by slot or lands) one bit is turned on the way */
+	/*
+	 * n > 0, of a plan that checks: at the end of the n-th turn of a rank that keeps sums of what lies in its output, or its
+	 * scratch memory, or the next, one bit of it is turned there.
+	 */
+	uint64_t damage_turn;
+	uint32_t damage_scratch; /* 0: of the output; 1: of scratch memory */
 } rr_sim_spec;
 
 typedef struct rr_sim_result {
@@ -500,6 +517,8 @@ typedef struct rr_sim_result {
 	int32_t failed;             /* ranks that ended with an error */
 	int32_t blamed;             /* the peer that the first error names, or -1 */
 	int32_t corrupted;          /* 1: a bit was turned */
+	int32_t damaged_rank;       /* in whose memory, or -1 */
+	uint64_t damaged_at;        /* and at which coordinate */
 } rr_sim_result;
 
 /*

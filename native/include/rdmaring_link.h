@@ -17,6 +17,9 @@
  * operation runs, and not at all between operations: what send() has taken must reach the peer by itself.
  * Memory: what a function is given is the library's, and valid during the call only, but for the edge, which
  * stays valid until close() has returned.
+ * fork(): a child calls nothing of an edge of its parent's, close() neither. Its copy of edge->socket is closed when it is
+ * forked, so that the peer sees the parent's end; what the transport opened itself, it closes there by itself
+ * (pthread_atfork()).
  * Errors: write one sentence to edge->why, and return RR_MESSAGE_ENDED or RR_MESSAGE_FAILED. Nothing is called
  * afterwards but close().
  */
@@ -39,8 +42,8 @@ extern "C" {
 /* [cdef-begin] what stands between these marks is also what Python sees */
 
 enum rr_message_constant {
-	RR_MESSAGE_VERSION = 1,
-	RR_MESSAGE_HEAD_BYTES = 40,
+	RR_MESSAGE_VERSION = 2,
+	RR_MESSAGE_HEAD_BYTES = 48,
 	RR_MESSAGE_PIECES_MAX = 17, /* of one send(): the head, and the body in at most 16 */
 	RR_MESSAGE_NAME_BYTES = 16, /* of a transport's name, with its final 0 */
 	RR_MESSAGE_WHY_BYTES = 512,

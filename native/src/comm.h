@@ -118,11 +118,13 @@ struct rr_comm {
 	_Atomic uint32_t references; /* its maker's until close(), callers', plans', works', the progress thread's */
 	_Atomic uint32_t ending;     /* enum rr_ending */
 	_Atomic uint32_t holders;    /* of what has a lock of its own: the end waits for them */
+	uint64_t strangers;          /* once closed: what rr_comm_strangers() tells then */
+	char stranger[160];
 	/* driving */
 	_Atomic uint64_t driver;    /* the number of the thread that drives; 0: nobody; RR_DRIVER_LAST: none any more */
 	_Atomic uint32_t callers;   /* that wait to drive: the progress thread stands back */
 	_Atomic uint32_t unfinished; /* works not DONE */
-	uint64_t process_mark;      /* of the process that made it */
+	uint64_t process_mark;      /* of the process that made it; see forked.h */
 	_Atomic uint32_t listed;     /* the progress thread has it on its list */
 	struct rr_comm *thread_next;
 };
@@ -253,6 +255,7 @@ bool rr_drive_try(struct rr_comm *comm);
 void rr_drive_leave(struct rr_comm *comm);
 /* Nobody drives it any more. */
 void rr_drive_shut(struct rr_comm *comm);
+bool rr_drive_is_shut(const struct rr_comm *comm);
 /* Of living threads no two have the same; not 0, and no word of comm.h. May be called by a signal's handler. */
 uint64_t rr_drive_thread(void);
 /* Whether this thread is its driver. */
@@ -262,7 +265,5 @@ rr_status rr_drive_hand_over(struct rr_comm *comm);
 void rr_drive_forget(struct rr_comm *comm);
 /* Before the first communicator is made. */
 void rr_drive_watch_forks(void);
-/* Differs in a child of the process that made a communicator. */
-uint64_t rr_drive_process_mark(void);
 
 #endif

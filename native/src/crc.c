@@ -21,6 +21,8 @@
 static uint32_t by[8][256];
 /* moved[k][b]: byte k of the register being b, after LONG_BYTES, or SHORT_BYTES, zero bytes. */
 static uint32_t moved_long[4][256], moved_short[4][256];
+/* x^(8 * 2^k) modulo the polynomial: what 2^k zero bytes multiply the register by. */
+static uint32_t zeros[64];
 static pthread_once_t made = PTHREAD_ONCE_INIT;
 
 static uint32_t over_zeros(uint32_t crc, size_t bytes)
@@ -44,6 +46,21 @@ static void make_moved(uint32_t moved[4][256], size_t bytes)
 		}
 }
 
+/*
+ * The product of two polynomials modulo ours. The register is reflected: its highest bit is the coefficient of x^0, so a
+ * shift to the right multiplies by x, and what falls out is x^32, which is the polynomial's other coefficients.
+ */
+static uint32_t times(uint32_t a, uint32_t b)
+{
+	uint32_t product = 0;
+
+	for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
+		product ^= a & bit ? b : 0;
+		b = b >> 1 ^ (b & 1 ? POLYNOMIAL : 0);
+	}
+	return product;
+}
+
 static void make_tables(void)
 {
 	for (uint32_t b = 0; b < 256; b++) {
@@ -57,6 +74,22 @@ static void make_tables(void)
 			by[k][b] = by[k - 1][b] >> 8 ^ by[0][by[k - 1][b] & 0xff];
 	make_moved(moved_long, LONG_BYTES);
 	make_moved(moved_short, SHORT_BYTES);
+	zeros[0] = 1u << (31 - 8);
+	for (uint32_t k = 1; k < 64; k++)
+		zeros[k] = times(zeros[k - 1], zeros[k - 1]);
+}
+
+/*
+ * The two inversions cancel: the sum of a as the start of b's register, moved over b's length, is linear, and b's own sum
+ * began with the same inverted zeros.
+ */
+uint32_t rr_crc32c_join(uint32_t a, uint32_t b, uint64_t bytes)
+{
+	pthread_once(&made, make_tables);
+	for (uint32_t k = 0; bytes; k++, bytes >>= 1)
+		if (bytes & 1)
+			a = times(zeros[k], a);
+	return a ^ b;
 }
 
 static uint64_t word_at(const uint8_t *data)

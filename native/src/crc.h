@@ -13,5 +13,7 @@
 uint32_t rr_crc32c(uint32_t crc, const void *data, size_t bytes);
 /* The same by tables alone. */
 uint32_t rr_crc32c_tables(uint32_t crc, const void *data, size_t bytes);
+/* Of a and b together, out of the sums of each; `bytes`: how long b is. */
+uint32_t rr_crc32c_join(uint32_t a, uint32_t b, uint64_t bytes);
 
 #endif

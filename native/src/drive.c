@@ -29,13 +29,11 @@ static struct rr_comm *list; /* communicators with outstanding asynchronous work
 static struct rr_comm *thread_inside; /* the one the thread is working on */
 static uint64_t thread_number;        /* rr_drive_thread() of it */
 static bool thread_runs;
-static _Atomic uint64_t process_mark = 1;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* In a child nothing of this is usable: the progress thread is gone, the pages are the parent's. */
 static void after_fork_in_child(void)
 {
-	atomic_fetch_add_explicit(&process_mark, 1, memory_order_relaxed);
 	pthread_mutex_init(&list_lock, NULL);
 	pthread_cond_init(&list_news, NULL);
 	list = NULL;
@@ -51,11 +49,6 @@ static void watch_forks(void)
 void rr_drive_watch_forks(void)
 {
 	pthread_once(&fork_once, watch_forks);
-}
-
-uint64_t rr_drive_process_mark(void)
-{
-	return rr_own64(&process_mark);
 }
 
 uint64_t rr_drive_thread(void)
@@ -136,6 +129,11 @@ void rr_drive_shut(struct rr_comm *comm)
 	rr_publish64(&comm->driver, RR_DRIVER_LAST);
 }
 
+bool rr_drive_is_shut(const struct rr_comm *comm)
+{
+	return rr_observe64(&comm->driver) == RR_DRIVER_LAST; /* pairs with rr_drive_shut() */
+}
+
 static bool work_done(struct rr_work *work)
 {
 	return rr_observe32(&work->state) == RR_WORK_DONE;
@@ -181,8 +179,11 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 rr_status rr_drive(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
-	rr_status status = rr_drive_take(comm);
+	rr_status status;
 
+	if (rr_own32(&comm->callers)) /* who has just driven lets those pass that wait */
+		nanosleep(&nap, NULL);
+	status = rr_drive_take(comm);
 	if (status == RR_ERR_CLOSED) { /* who closes it ends the work, whose buffers are in use until then */
 		while (!work_done(work))
 			nanosleep(&nap, NULL);

@@ -43,6 +43,7 @@ void rr_engine_free(struct rr_engine *engine)
 	free(engine->rows_received);
 	free(engine->row_states);
 	free(engine->send_states);
+	rr_origin_free(&engine->origins);
 	memset(engine, 0, sizeof(*engine));
 }
 
@@ -70,6 +71,8 @@ rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, 
 	const struct rr_schedule *rows = plan->rows;
 	rr_status status = make_room(engine, rows);
 
+	if (status >= 0 && plan->check)
+		status = rr_origin_start(&engine->origins, plan);
 	if (status < 0)
 		return status;
 	engine->plan = plan;

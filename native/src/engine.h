@@ -16,6 +16,7 @@
 #include <stdbool.h>
 
 #include "device.h"
+#include "engine_origin.h"
 #include "link.h"
 #include "page.h"
 #include "plan.h"
@@ -84,6 +85,7 @@ struct rr_engine {
 	struct rr_row_state *row_states;                 /* [2][row_count]: two rounds are open at most */
 	struct rr_send_state *send_states;               /* [2][send_count] */
 	uint32_t row_room, send_room;                    /* allocated, per round */
+	struct rr_origins origins;                       /* of plans that check */
 	uint32_t passes_under_way;                       /* whose end nobody wakes us for */
 	/* where it stands, for verdicts */
 	int32_t waiting_peer;

@@ -194,6 +194,7 @@ static void fill_transfer(const struct rr_engine *engine, const struct carried *
 	transfer->bytes = slice->bytes;
 	transfer->row_bytes = 0;
 	transfer->crc = 0;
+	transfer->origin = 0;
 	transfer->landing = NULL;
 	transfer->coordinate = slice->coordinate;
 	transfer->buffer = (enum rr_buffer_id)slice->source;

@@ -1,4 +1,6 @@
 /* engine_receive.c - the receive part of a slice: its sources, and the one pass over them. */
+#include <stdio.h>
+
 #include "crc.h"
 #include "engine_slice.h"
 #include "status.h"
@@ -14,28 +16,6 @@ static enum rr_mode receive_mode(const struct rr_open_row *work, const struct rr
 	if (landing.reach == RR_REACH_DEVICE) /* as the link told it to the peer */
 		landing.reach = in->granted >> row->buffer & 1 ? RR_REACH_REGION : RR_REACH_NONE;
 	return rr_mode_choose(in, &engine->peer_places[receive->peer][receive->source], lands ? &landing : NULL);
-}
-
-/* Once a transfer, however often it is peeked. */
-static rr_status compare_crc(const struct rr_open_row *work, struct rr_link *in, const struct rr_slice *slice,
-			     const void *data, uint32_t bytes)
-{
-	const struct rr_row *row = work->row;
-	uint32_t found;
-
-	if (!work->plan->check || in->checked == in->sent + 1)
-		return RR_OK;
-	found = rr_crc32c(0, data, bytes);
-	if (found == in->crc) {
-		in->checked = in->sent + 1;
-		return RR_OK;
-	}
-	work->engine->waiting_peer = in->peer;
-	return rr_fail(RR_ERR_CORRUPT,
-		       "slice %u from rank %d to rank %d in step %d came otherwise than it was sent: chunk %d, bytes %llu to %llu of the vector, CRC32C %08x, sent was %08x",
-		       slice->number, in->peer, work->engine->rank, row->step, row->chunk_begin,
-		       (unsigned long long)(work->state->begin + slice->offset),
-		       (unsigned long long)(work->state->begin + slice->offset + slice->bytes), found, in->crc);
 }
 
 /* All sources in their stated order. RR_AGAIN: an input is not here yet. */
@@ -90,15 +70,82 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 			rr_trace_not_here(engine->trace, receive->link);
 			return status;
 		}
-		status = compare_crc(work, in, slice, slice->sources[at], transfer.bytes);
-		if (status < 0)
-			return status;
 		slice->here_ns = rr_trace_here(engine->trace, receive->link, transfer.mode);
 		slice->landed = transfer.landing && slice->sources[at] == transfer.landing;
 		at++;
 	}
 	slice->source_count = count + (slice->operand >= 0 ? 1 : 0);
 	return RR_OK;
+}
+
+#define PLACE_BYTES 128
+
+/* Where the bytes changed whose hop's own sum is wrong. */
+static const char *changed_in(enum rr_mode mode, int32_t from, int32_t to, char place[PLACE_BYTES])
+{
+	switch (mode) {
+	case RR_MODE_SOURCE:
+		snprintf(place, PLACE_BYTES, "in the memory of rank %d, which is read in place", from);
+		break;
+	case RR_MODE_CMA:
+		snprintf(place, PLACE_BYTES, "in the memory of rank %d, where it was read, or the memory of rank %d, where it landed", from, to);
+		break;
+	case RR_MODE_SLOT:
+		snprintf(place, PLACE_BYTES, "in the slot or on the wire");
+		break;
+	case RR_MODE_WRITE:
+	case RR_MODE_STREAM:
+		snprintf(place, PLACE_BYTES, "on the wire or in the memory of rank %d, where it landed", to);
+		break;
+	}
+	return place;
+}
+
+static rr_status compare(const struct rr_open_row *work, const struct rr_receive *receive, const struct rr_slice *slice,
+			 uint32_t found)
+{
+	const struct rr_row *row = work->row;
+	const struct rr_link *in = work->engine->in[receive->link];
+	unsigned long long begin = work->state->begin + slice->offset, end = begin + slice->bytes;
+	char place[PLACE_BYTES];
+
+	if (found == in->crc && found == in->origin)
+		return RR_OK;
+	work->engine->waiting_peer = in->peer;
+	if (found != in->crc)
+		return rr_fail(RR_ERR_CORRUPT,
+			       "slice %u from rank %d to rank %d in step %d came otherwise than it was sent: chunk %d, bytes %llu to %llu of the vector, CRC32C %08x, sent was %08x: it changed on this hop, %s",
+			       slice->number, in->peer, work->engine->rank, row->step, row->chunk_begin, begin, end, found, in->crc,
+			       changed_in(receive_mode(work, receive), in->peer, work->engine->rank, place));
+	return rr_fail(RR_ERR_CORRUPT,
+		       "slice %u from rank %d to rank %d in step %d is not what its origin had: chunk %d, bytes %llu to %llu of the vector, CRC32C %08x, the origin's %08x: this hop's own sum is right, so it changed in the memory of rank %d between landing or computing and sending on",
+		       slice->number, in->peer, work->engine->rank, row->step, row->chunk_begin, begin, end, found, in->origin, in->peer);
+}
+
+rr_status rr_slice_compare(const struct rr_open_row *work, const struct rr_slice *slice)
+{
+	const struct rr_row *row = work->row;
+	uint32_t bytes = slice->bytes * rr_slice_width_received(row), at = 0;
+	bool keep = work->plan->kept[work->index] && rr_slice_passes_on(work);
+	rr_status status = RR_OK;
+
+	for (int32_t i = row->receive_begin; i < row->receive_end && status == RR_OK; i++, at++) {
+		uint32_t found;
+		at += (int32_t)at == slice->operand;
+		if (keep)
+			status = rr_origin_note(&work->engine->origins, (enum rr_buffer_id)row->buffer,
+						rr_slice_coordinate(work, row->buffer, row->cell, slice->offset), slice->sources[at],
+						bytes, &found);
+		else
+			found = rr_crc32c(0, slice->sources[at], bytes);
+		if (status == RR_OK)
+			status = compare(work, &work->plan->rows->receives[i], slice, found);
+	}
+	if (status == RR_OK && slice->operand >= 0 && row->operand_buffer != RR_INPUT)
+		status = rr_origin_compare(work, (enum rr_buffer_id)row->operand_buffer,
+					   rr_slice_coordinate(work, row->operand_buffer, row->operand_cell, slice->offset),
+					   slice->bytes);
+	return status;
 }
 
 /* Over each stretch in which all local buffers lie in one piece. */

@@ -49,14 +49,20 @@ void rr_engine_row_open(struct rr_engine *engine, uint64_t instance)
 /* ---- receive part ---- */
 
 /* The pass is over: give the inputs back, send what was fused, say what is done. */
-static void finish_slice(const struct rr_open_row *work, uint64_t fused)
+static rr_status finish_slice(const struct rr_open_row *work, uint64_t fused)
 {
 	struct rr_engine *engine = work->engine;
 	const struct rr_row *row = work->row;
 	struct rr_row_state *state = work->state;
 	uint32_t number = state->done;
 	uint32_t bytes = rr_slice_bytes(work, rr_slice_offset(work, number));
+	struct rr_sums sums = {0};
+	rr_status status = work->plan->check ? rr_slice_result(work, fused, number, &sums) : RR_OK;
 
+	if (status < 0) {
+		rr_slice_abort(work, fused);
+		return status;
+	}
 	uint64_t now_ns = rr_trace_slice(engine->trace, work->plan->rows,
 					 &(struct rr_trace_place){engine->op, work->index, number},
 					 (uint32_t)work->round, bytes, state->pass_begin_ns);
@@ -65,10 +71,11 @@ static void finish_slice(const struct rr_open_row *work, uint64_t fused)
 		struct rr_link *in = engine->in[work->plan->rows->receives[i].link];
 		in->ops->release(in, bytes * rr_slice_width_received(row));
 	}
-	rr_slice_commit(work, fused, number, now_ns);
+	rr_slice_commit(work, fused, number, &sums, now_ns);
 	state->done++;
 	if (engine->position)
 		rr_note64(engine->position, (uint64_t)work->index << 32 | number);
+	return RR_OK;
 }
 
 static rr_status receive_slice(const struct rr_open_row *work)
@@ -91,6 +98,8 @@ static rr_status receive_slice(const struct rr_open_row *work)
 		return RR_OK;
 	}
 	status = rr_slice_gather(work, &slice);
+	if (status == RR_OK && work->plan->check)
+		status = rr_slice_compare(work, &slice);
 	if (status == RR_OK)
 		status = rr_slice_reserve(work, &slice);
 	if (status == RR_OK)
@@ -107,9 +116,8 @@ static rr_status receive_slice(const struct rr_open_row *work)
 		return RR_OK;
 	}
 	if (status == RR_OK)
-		finish_slice(work, slice.fused);
-	else
-		rr_slice_abort(work, slice.fused);
+		return finish_slice(work, slice.fused);
+	rr_slice_abort(work, slice.fused);
 	return status;
 }
 
@@ -163,7 +171,9 @@ rr_status rr_engine_row(struct rr_engine *engine, uint64_t instance, bool *moved
 			return status;
 		engine->passes_under_way--;
 		state->pending = false;
-		finish_slice(&work, state->pending_fused);
+		status = finish_slice(&work, state->pending_fused);
+		if (status < 0)
+			return status;
 		*moved = true;
 	}
 	while (state->done < state->slices && !state->pending) {

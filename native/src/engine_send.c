@@ -2,7 +2,6 @@
  * engine_send.c - the send part of a slice. Where credit is at hand it is reserved before the pass, which
  * then fills it; what has none goes later, from dst.
  */
-#include "crc.h"
 #include "engine_slice.h"
 
 static enum rr_mode send_mode(const struct rr_open_row *work, const struct rr_send *send)
@@ -52,6 +51,7 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 	transfer->coordinate = rr_slice_coordinate(work, buffer, work->row->cell, offset);
 	transfer->implied = !work->plan->check && rr_mode_implied(mode, buffer);
 	transfer->crc = 0;
+	transfer->origin = 0;
 	transfer->alike = 1;
 	transfer->given = NULL;
 	transfer->piece_count = 0;
@@ -122,19 +122,33 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 	return RR_OK;
 }
 
-uint32_t rr_slice_crc(const struct rr_open_row *work, uint64_t offset, uint32_t bytes)
+/* Out of dst. Unless what lies there has an origin that is known, it is the rank's own. */
+static rr_status sum_dst(const struct rr_open_row *work, uint64_t offset, uint32_t bytes, struct rr_sums *sums)
 {
-	struct rr_buffer *buffer = &work->engine->buffers[work->row->buffer];
-	uint32_t width = rr_slice_width(work->row), crc = 0;
+	enum rr_buffer_id buffer = (enum rr_buffer_id)work->row->buffer;
+	uint64_t begin = rr_slice_coordinate(work, buffer, work->row->cell, offset);
+	uint64_t total = (uint64_t)bytes * rr_slice_width(work->row);
 
-	for (uint64_t done = 0; done < bytes;) {
-		uint64_t run = bytes - done;
-		const void *from = rr_slice_address(buffer, rr_slice_coordinate(work, work->row->buffer, work->row->cell, offset + done),
-						    &run);
-		crc = rr_crc32c(crc, from, run * width);
-		done += run;
+	sums->crc = rr_origin_memory(work, buffer, begin, total);
+	sums->origin = sums->crc;
+	return rr_origin_sum(work, buffer, begin, total, &sums->origin);
+}
+
+rr_status rr_slice_result(const struct rr_open_row *work, uint64_t fused, uint32_t number, struct rr_sums *sums)
+{
+	enum rr_buffer_id buffer = (enum rr_buffer_id)work->row->buffer;
+	uint64_t offset = rr_slice_offset(work, number);
+	uint32_t bytes = rr_slice_bytes(work, offset);
+	rr_status status = RR_OK;
+
+	if (work->plan->kept[work->index] && !rr_slice_passes_on(work)) {
+		status = rr_origin_keep(work, buffer, rr_slice_coordinate(work, buffer, work->row->cell, offset),
+					(uint64_t)bytes * rr_slice_width(work->row), &sums->crc);
+		sums->origin = sums->crc;
+	} else if (fused) {
+		status = sum_dst(work, offset, bytes, sums);
 	}
-	return crc;
+	return status;
 }
 
 static void commit_transfer(struct rr_send_state *sent, struct rr_link *out, const struct rr_transfer *transfer)
@@ -148,12 +162,11 @@ static void commit_transfer(struct rr_send_state *sent, struct rr_link *out, con
 	sent->sent++;
 }
 
-void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t number, uint64_t now_ns)
+void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t number, const struct rr_sums *sums, uint64_t now_ns)
 {
 	struct rr_engine *engine = work->engine;
 	uint64_t offset = rr_slice_offset(work, number);
 	uint32_t bytes = rr_slice_bytes(work, offset);
-	uint32_t crc = fused && work->plan->check ? rr_slice_crc(work, offset, bytes) : 0;
 
 	for (uint32_t i = 0; fused; i++, fused >>= 1) {
 		if (!(fused & 1))
@@ -164,7 +177,8 @@ void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t nu
 		struct rr_transfer transfer;
 
 		fill_transfer(work, send, number, offset, bytes, &transfer);
-		transfer.crc = crc;
+		transfer.crc = sums->crc;
+		transfer.origin = sums->origin;
 		rr_trace_sent(engine->trace, engine->out[send->link], send->link, &transfer, work->index, 0, now_ns);
 		commit_transfer(sent, engine->out[send->link], &transfer);
 	}
@@ -206,6 +220,7 @@ static rr_status send_slice(const struct rr_open_row *work, uint32_t at)
 	uint64_t offset = rr_slice_offset(work, sent->sent);
 	uint32_t bytes = rr_slice_bytes(work, offset);
 	struct rr_transfer transfer;
+	struct rr_sums sums = {0};
 	void *place = NULL;
 	rr_status status;
 
@@ -233,13 +248,16 @@ static rr_status send_slice(const struct rr_open_row *work, uint32_t at)
 		engine->passes_under_way++;
 	}
 	status = engine->device->ops->ready(engine->device, sent->token);
+	if (status == RR_OK && work->plan->check)
+		status = sum_dst(work, offset, bytes, &sums);
 	if (status < 0 && !transfer.implied)
 		out->ops->abort(out);
 	if (status != RR_OK)
 		return status;
 	engine->passes_under_way--;
 	sent->pending = false;
-	transfer.crc = work->plan->check ? rr_slice_crc(work, offset, bytes) : 0;
+	transfer.crc = sums.crc;
+	transfer.origin = sums.origin;
 	rr_trace_sent(engine->trace, out, send->link, &transfer, work->index, sent->begin_ns, 0);
 	commit_transfer(sent, out, &transfer);
 	return RR_OK;

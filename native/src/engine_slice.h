@@ -5,6 +5,7 @@
  *   engine_after.c    may this slice go: what it needs of earlier rows
  *   engine_receive.c  the receive part: sources here, and the pass over them
  *   engine_send.c     the send part: reserve before the pass, commit after it, or from dst later
+ *   engine_origin.c   where the plan checks: what its bytes were where they came from
  *
  * Included by these only.
  */
@@ -42,6 +43,11 @@ struct rr_slice {
 	uint64_t here_ns;  /* its last input; 0: not traced, or no inputs */
 };
 
+/* Where the plan checks: of a slice as it is, and as its origin had it. */
+struct rr_sums {
+	uint32_t crc, origin;
+};
+
 /* ---- where bytes lie ---- */
 
 /*
@@ -56,6 +62,15 @@ static inline uint32_t rr_slice_width(const struct rr_row *row)
 static inline uint32_t rr_slice_width_received(const struct rr_row *row)
 {
 	return row->flags & RR_ROW_TAKES_WIDE ? 2 : 1;
+}
+
+/* Does the row give on what it receives, bit for bit? Else its result is a new one, whose origin is this rank. */
+static inline bool rr_slice_passes_on(const struct rr_open_row *work)
+{
+	const struct rr_row *row = work->row;
+
+	return row->action == RR_ACTION_COPY && row->receive_end - row->receive_begin == 1 && row->operand_buffer < 0 &&
+	       !((row->flags & RR_ROW_LAST) && work->plan->post) && rr_slice_width(row) == rr_slice_width_received(row);
 }
 
 /* Coordinate of the row's bytes in one of its buffers: scratch cells have coordinates of their own. */
@@ -112,18 +127,19 @@ static inline char *rr_slice_address(struct rr_buffer *buffer, uint64_t coordina
 bool rr_slice_may_go(const struct rr_open_row *work, const struct rr_slice *slice);
 /* All sources in their stated order. RR_AGAIN: an input is not here yet. */
 rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice);
+/* Where the plan checks, right before the pass: are all sources what they were? */
+rr_status rr_slice_compare(const struct rr_open_row *work, const struct rr_slice *slice);
 /* Places in the links wherever there is credit; what has none goes later, from dst. Given back by abort. */
 rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slice);
 void rr_slice_abort(const struct rr_open_row *work, uint64_t fused);
 /* The pass: all targets = op(all sources). */
 rr_status rr_slice_combine(const struct rr_open_row *work, struct rr_slice *slice, rr_token *token);
+/* Where the plan checks, right behind the pass: the sums of its result, if it goes on from here. */
+rr_status rr_slice_result(const struct rr_open_row *work, uint64_t fused, uint32_t number, struct rr_sums *sums);
 /* The pass over slice `number` has ended at now_ns: what was fused goes. */
-void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t number, uint64_t now_ns);
+void rr_slice_commit(const struct rr_open_row *work, uint64_t fused, uint32_t number, const struct rr_sums *sums, uint64_t now_ns);
 /* Slices of dst that are done, to one peer. RR_AGAIN: no credit, or not this row's turn on the link. */
 rr_status rr_slice_send_rest(const struct rr_open_row *work, uint32_t at, bool *moved);
-
-/* CRC32C of the row's bytes from `offset` on, as they are sent: out of dst. */
-uint32_t rr_slice_crc(const struct rr_open_row *work, uint64_t offset, uint32_t bytes);
 
 static inline uint64_t rr_slice_offset(const struct rr_open_row *work, uint32_t number)
 {

@@ -88,7 +88,8 @@ static const struct {
 	/* ---- operations ---- */
 	{RR_ERR_MISMATCH, "rank %d called another operation", "all ranks must make the same calls in the same order with equal count, dtype, op, root and algorithm"},
 	{RR_ERR_MISMATCH, "expects %llu bytes", "give each pair of ranks the same counts on both sides: sent by one, received by the other"},
-	{RR_ERR_CORRUPT, "slice %u from rank", "memory, a cable or a NIC changes bytes: test the memory of both hosts, and look at the port's error counters (rdmaring links)"},
+	{RR_ERR_CORRUPT, "slice %u from rank", "memory, a cable or a NIC changes bytes, or a program its array while it is sent: test the memory of the rank that is named, and where a wire is, look at the ports' error counters (rdmaring links)"},
+	{RR_ERR_CORRUPT, "the memory of rank %d changed", "something changed that rank's memory while it was in use: test it (memtester, EDAC counters), and look for code that writes into the arrays meanwhile"},
 	{RR_ERR_TIMEOUT, "lists are still at work", "synchronize the caller's streams before close(): what they wait for is not enqueued, or never ends"},
 	{RR_ERR_TIMEOUT, "the list's streams", "synchronize the stream before: what it waits for is not enqueued, or never ends"},
 	{RR_ERR_TIMEOUT, "deadlock", "the schedule waits for itself: rdmaring schedule verify names the rows"},

@@ -60,7 +60,8 @@ struct rr_transfer {
 	 * tells no places then. See rr_link_row_differs().
 	 */
 	uint64_t row_bytes;
-	uint32_t crc; /* sender, at commit: of the bytes, where the operation checks them; else 0 */
+	/* sender, at commit, where the operation checks; else 0: CRC32C of the bytes as they are, and as their origin had them */
+	uint32_t crc, origin;
 	void *landing;            /* receiver: where the bytes go if the row only lands them, else NULL */
 	uint64_t coordinate;      /* sender, or implied: byte offset in `buffer` */
 	enum rr_buffer_id buffer; /* SLOT: unused; SOURCE, CMA: the sender's; WRITE: the receiver's */
@@ -132,8 +133,7 @@ struct rr_link {
 	bool cma; /* the receiver may read the sender's ordinary memory */
 	bool past;  /* out: the slot, or the cell of scratch, that was reserved last is best filled past the caches (apart.h) */
 	uint32_t granted; /* in: bit b: the peer was told, for this operation, where our buffer b lies in a device's memory */
-	uint32_t crc; /* in: what the transfer peeked last carries */
-	uint64_t checked; /* in: 1 + number of the last transfer whose crc was compared */
+	uint32_t crc, origin; /* in: what the transfer peeked last carries */
 	bool dirty; /* something was committed, released or opened since the last flush */
 	/*
 	 * out: 1 + number of the last transfer of this operation for which the sender's memory may still be read, until

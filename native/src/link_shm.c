@@ -286,6 +286,7 @@ static void shm_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->slot = this->reserved_slot;
 	line->coordinate = transfer->row_bytes ? transfer->row_bytes : transfer->coordinate;
 	line->crc = transfer->crc;
+	line->origin = transfer->origin;
 	line->released = this->other ? (uint32_t)this->other->serial : 0;
 	this->serial++;
 	if (this->reserved_common >= 0)
@@ -381,6 +382,7 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	    line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode || is_elsewhere(line, transfer))
 		return wrong_data(link, line, transfer);
 	link->crc = line->crc;
+	link->origin = line->origin;
 	if (this->other)
 		take_told(this->other, line);
 	switch (transfer->mode) {

@@ -312,6 +312,7 @@ static rr_status sim_peek(struct rr_link *link, const struct rr_transfer *wanted
 			       edge->from, sent->order, sent->slice, (int)sent->mode, wanted->order, wanted->slice,
 			       (int)wanted->mode);
 	link->crc = sent->crc;
+	link->origin = sent->origin;
 	if (message->late) {
 		memcpy(message->lands, message->late, sent->bytes);
 		message->late = NULL;

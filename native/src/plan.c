@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "comm.h"
+#include "engine_origin.h"
+#include "forked.h"
 #include "order.h"
 #include "plan_check.h"
 #include "stage.h"
@@ -143,6 +145,8 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 		return status;
 	describe(plan, spec, slice_bytes);
 	find_buffers(plan, rank);
+	if (plan->check && !(plan->kept = rr_origin_kept(plan->rows)))
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan of %u rows", plan->rows->row_count);
 	/* Two rounds are open at most: their cells alternate. */
 	if (__builtin_mul_overflow(plan->cell_bytes, 2ull * plan->rows->cell_count, &cells) || cells > UINT64_MAX / 2)
 		return rr_fail(RR_ERR_SCHEDULE, "%u cells of %llu bytes are beyond 64-bit arithmetic", plan->rows->cell_count,
@@ -163,6 +167,7 @@ void rr_plan_unmake(struct rr_plan *plan)
 	free(plan->extents);
 	free(plan->starts);
 	free(plan->links);
+	free(plan->kept);
 	free(plan);
 }
 
@@ -179,6 +184,7 @@ rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const u
 	plan = calloc(1, sizeof(*plan));
 	if (!plan)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan");
+	plan->process_mark = rr_forked_mark();
 	status = fill(plan, rank, world, slot_bytes, channels, spec);
 	if (status < 0) {
 		rr_plan_unmake(plan);
@@ -279,7 +285,7 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out
 
 void rr_plan_free(rr_plan *plan)
 {
-	if (!plan)
+	if (!plan || plan->process_mark != rr_forked_mark()) /* of a parent, which may have used it at the fork */
 		return;
 	rr_comm_release(plan->comm);
 	rr_plan_unmake(plan);

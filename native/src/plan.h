@@ -25,6 +25,7 @@ struct rr_staged {
 
 struct rr_plan {
 	struct rr_comm *comm; /* referenced, so that it is there to say that it is closed; NULL: the engine alone */
+	uint64_t process_mark; /* of the process that made it; see forked.h */
 	struct rr_descriptor descriptor;
 	uint32_t descriptor_index; /* in the page's table; may be taken over by a later plan */
 	struct rr_schedule *rows;
@@ -51,7 +52,8 @@ struct rr_plan {
 	bool uses[RR_BUFFER_COUNT]; /* which buffers this rank's rows touch */
 	struct rr_staged *staged; /* of INPUT */
 	uint32_t staged_count;
-	bool check;  /* slices carry a CRC32C */
+	bool check;  /* slices carry two CRC32C: the hop's and the origin's */
+	bool *kept;  /* [row_count] where check: which rows' dst is read again; see engine_origin.h */
 	bool paired; /* counts differ by pair: chunk_offsets are this rank's own view */
 	/*
 	 * all_to_all: the output is not one interval of the vector but chunk s * world + rank of every s, one behind the

@@ -7,6 +7,7 @@
 #include "status.h"
 
 #define STALL_ODDS 64u          /* a rank stalls in one of so many turns, if it may */
+#define STILL_MAX 20000u        /* turns without a deed: links that hold their ends up for ever are a deadlock, too */
 #define TURNS_MAX 200000000ull  /* a world that never ends is a mistake of the caller's numbers */
 
 struct rank_state {
@@ -110,6 +111,29 @@ static rr_status act(struct rr_sim *sim, int32_t r, struct rank_state *state, vo
 	return RR_OK;
 }
 
+/* One bit of what the rank keeps sums of, so of what is read there again, or has been. */
+static void damage(struct rr_sim *sim, int32_t r)
+{
+	struct rr_engine *engine = &sim->engines[r];
+	enum rr_buffer_id buffer = sim->spec.damage_scratch ? RR_SCRATCH : RR_OUTPUT;
+	const struct rr_origins *origins = &engine->origins;
+	const struct rr_origin_piece *drawn = NULL;
+	uint64_t seen = 0;
+
+	if (!sim->spec.damage_turn || sim->result.corrupted || engine->phase != RR_RUNNING || !engine->plan->check)
+		return;
+	for (uint64_t c = 0; c < origins->cell_count[buffer]; c++)
+		for (uint32_t p = origins->cells[buffer][c]; p; p = origins->pieces[p - 1].next)
+			if (rr_sim_random(sim, ++seen) == 0)
+				drawn = &origins->pieces[p - 1];
+	if (!drawn || ++sim->damage_turns < sim->spec.damage_turn)
+		return;
+	sim->result.damaged_at = drawn->begin + rr_sim_random(sim, drawn->bytes);
+	sim->result.damaged_rank = r;
+	sim->result.corrupted = 1;
+	engine->buffers[buffer].zero[sim->result.damaged_at] ^= (char)(1u << rr_sim_random(sim, 8));
+}
+
 /* One turn: every rank that may act, in seeded order. False: all have ended. */
 static bool turn(struct rr_sim *sim, struct rank_state *states, void *const *inputs, void *const *outputs,
 		 bool *moved, rr_status *first_error)
@@ -137,6 +161,7 @@ static bool turn(struct rr_sim *sim, struct rank_state *states, void *const *inp
 			continue;
 		}
 		rr_status status = act(sim, r, state, inputs[r], outputs[r], moved);
+		damage(sim, r);
 		/* A rank that failed takes its links with it, as a real one poisons its peers. */
 		if (status < 0 && *first_error == RR_OK)
 			*first_error = status;
@@ -144,9 +169,22 @@ static bool turn(struct rr_sim *sim, struct rank_state *states, void *const *inp
 	return any;
 }
 
+static rr_status deadlock(struct rr_sim *sim, const struct rank_state *states)
+{
+	for (int32_t r = 0; r < sim->world && sim->result.stuck_rank < 0; r++) {
+		if (states[r].ended || is_dead(sim, r))
+			continue;
+		sim->result.stuck_rank = r;
+		sim->result.stuck_row = (int32_t)(sim->engines[r].retired % sim->plans[r]->rows->row_count);
+	}
+	return rr_fail(RR_ERR_TIMEOUT, "deadlock at %llu ns: rank %d is stuck in row %d", (unsigned long long)sim->now_ns,
+		       sim->result.stuck_rank, sim->result.stuck_row);
+}
+
 static rr_status run_world(struct rr_sim *sim, struct rank_state *states, void *const *inputs, void *const *outputs)
 {
 	rr_status first_error = RR_OK;
+	uint32_t still = 0; /* turns in which only time passed */
 
 	for (uint64_t turns = 0; turns < TURNS_MAX; turns++) {
 		bool moved = false;
@@ -158,23 +196,16 @@ static rr_status run_world(struct rr_sim *sim, struct rank_state *states, void *
 			return rr_fail(RR_ERR_NO_MEMORY, "no memory for the transfers of a simulated link");
 		if (moved || sim->moved) {
 			sim->moves++;
+			still = 0;
 			continue;
 		}
-		if (sim->next_ns == RR_SIM_NEVER && first_error == RR_OK && sim->links->wait && sim->links->wait(sim))
-			continue;
-		if (sim->next_ns == RR_SIM_NEVER) {
-			if (first_error < 0)
-				return first_error; /* the others wait for the one that failed */
-			for (int32_t r = 0; r < sim->world && sim->result.stuck_rank < 0; r++) {
-				if (states[r].ended || is_dead(sim, r))
-					continue;
-				sim->result.stuck_rank = r;
-				sim->result.stuck_row = (int32_t)(sim->engines[r].retired % sim->plans[r]->rows->row_count);
-			}
-			return rr_fail(RR_ERR_TIMEOUT, "deadlock at %llu ns: rank %d is stuck in row %d",
-				       (unsigned long long)sim->now_ns, sim->result.stuck_rank, sim->result.stuck_row);
-		}
-		sim->now_ns = sim->next_ns;
+		bool ends = sim->next_ns == RR_SIM_NEVER || ++still > STILL_MAX;
+		if (ends && first_error < 0)
+			return first_error; /* the others wait for the one that failed */
+		if (ends && !(sim->next_ns == RR_SIM_NEVER && sim->links->wait && sim->links->wait(sim)))
+			return deadlock(sim, states);
+		if (sim->next_ns != RR_SIM_NEVER)
+			sim->now_ns = sim->next_ns;
 	}
 	return rr_fail(RR_ERR_TIMEOUT, "the simulated world did not end in %llu turns", TURNS_MAX);
 }
@@ -231,6 +262,7 @@ rr_status rr_sim_run_over(const struct rr_sim_links *links, void *user, int32_t 
 	sim.result.stuck_rank = -1;
 	sim.result.stuck_row = -1;
 	sim.result.blamed = -1;
+	sim.result.damaged_rank = -1;
 	if (!states || !sim.channels || !sim.engines || !sim.plans || !sim.common || !sim.devices)
 		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for a simulated world of %d ranks", world);
 	if (status == RR_OK)

@@ -50,6 +50,7 @@ struct rr_sim {
 	struct rr_plan **plans;      /* [world] */
 	struct rr_sim_common **common; /* [world] the slot that the rank's links were last given together; link_sim.c */
 	uint32_t *channels;          /* [world] links of each edge */
+	uint64_t damage_turns; /* at whose end something was there to be damaged */
 	rr_sim_result result;
 };
 

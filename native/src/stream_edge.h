@@ -5,13 +5,13 @@
  * Transfer k of a direction goes over stream k mod S. OPEN and tiny messages go over stream 0, in
  * order with its transfers. A frame, little-endian:
  *
- *   byte 0        4      6          8    16      20      24      28         32         40
- *        +--------+------+----------+----+-------+-------+-------+----------+----------+- - - - -
- *        | magic  | kind | reserved | op | order | slice | bytes | reserved | serial   | payload
- *        +--------+------+----------+----+-------+-------+-------+----------+----------+- - - - -
+ *   byte 0        4      6          8    16      20      24      28        32       40    44       48
+ *        +--------+------+----------+----+-------+-------+-------+---------+--------+-----+--------+- - - - -
+ *        | magic  | kind | row_high | op | order | slice | bytes | row_low | serial | crc | origin | payload
+ *        +--------+------+----------+----+-------+-------+-------+---------+--------+-----+--------+- - - - -
  *
- * bytes: of the payload. serial: of a tiny message its tag; of a transfer its number, from 0, in the low 32 bits and
- * the CRC32C of its payload, where the operation checks, in the high ones.
+ * bytes: of the payload. serial: of a tiny message its tag; of a transfer its number, from 0. crc, origin: of a transfer's
+ * payload, where the operation checks, as in rr_data; else 0.
  */
 #ifndef RR_STREAM_EDGE_H
 #define RR_STREAM_EDGE_H
@@ -39,8 +39,10 @@ struct rr_frame {
 	uint32_t bytes;
 	uint32_t row_low;
 	uint64_t serial;
+	uint32_t crc;
+	uint32_t origin;
 };
-_Static_assert(sizeof(struct rr_frame) == 40, "a frame's head is 40 bytes on the wire");
+_Static_assert(sizeof(struct rr_frame) == 48, "a frame's head is 48 bytes on the wire");
 
 #define RR_ROW_MASK ((1ull << 48) - 1) /* what a frame carries of a row's size */
 

@@ -97,7 +97,7 @@ static rr_status wrong_frame(const struct rr_stream_edge *edge, const struct rr_
 		return rr_link_row_differs(&edge->in.link, row_of(frame), transfer->row_bytes);
 	return rr_fail(RR_ERR_PROTOCOL,
 		       "rank %d sent transfer %llu (kind %u): op %llu row %u slice %u of %u bytes, expected was transfer %llu: op %llu row %u slice %u of %u bytes",
-		       edge->peer, (unsigned long long)(uint32_t)frame->serial, frame->kind, (unsigned long long)frame->op, frame->order,
+		       edge->peer, (unsigned long long)frame->serial, frame->kind, (unsigned long long)frame->op, frame->order,
 		       frame->slice, frame->bytes, (unsigned long long)number, (unsigned long long)transfer->op, transfer->order,
 		       transfer->slice, transfer->bytes);
 }
@@ -118,9 +118,10 @@ rr_status rr_stream_peek(struct rr_link *link, const struct rr_transfer *transfe
 	if (stream->head_got == sizeof(*frame) &&
 	    (frame->magic != RR_FRAME_MAGIC || frame->kind != RR_FRAME_DATA || frame->op != transfer->op ||
 	     frame->order != transfer->order || frame->slice != transfer->slice || frame->bytes != transfer->bytes ||
-	     (uint32_t)frame->serial != (uint32_t)link->sent || (transfer->row_bytes && row_of(frame) != (transfer->row_bytes & RR_ROW_MASK))))
+	     frame->serial != link->sent || (transfer->row_bytes && row_of(frame) != (transfer->row_bytes & RR_ROW_MASK))))
 		return wrong_frame(edge, frame, transfer, link->sent);
-	link->crc = (uint32_t)(frame->serial >> 32);
+	link->crc = frame->crc;
+	link->origin = frame->origin;
 	*data = to;
 	return status;
 }

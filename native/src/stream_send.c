@@ -157,9 +157,11 @@ void rr_stream_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	struct rr_stream *stream = &edge->streams[link->sent % edge->stream_count];
 	struct rr_sending *sending = next_sending(stream); /* there is one: it was reserved */
 
-	set_frame(sending, RR_FRAME_DATA, transfer->op, transfer->bytes, (uint32_t)link->sent | (uint64_t)transfer->crc << 32);
+	set_frame(sending, RR_FRAME_DATA, transfer->op, transfer->bytes, link->sent);
 	sending->frame.order = transfer->order;
 	sending->frame.slice = transfer->slice;
+	sending->frame.crc = transfer->crc;
+	sending->frame.origin = transfer->origin;
 	sending->frame.row_low = (uint32_t)transfer->row_bytes;
 	sending->frame.row_high = (uint16_t)(transfer->row_bytes >> 32);
 	sending->transfer = true;

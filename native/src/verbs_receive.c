@@ -107,6 +107,7 @@ rr_status rr_verbs_peek(struct rr_link *link, const struct rr_transfer *transfer
 	    (transfer->row_bytes && line->coordinate != transfer->row_bytes))
 		return wrong_data(link, line, transfer);
 	link->crc = line->crc;
+	link->origin = line->origin;
 	if (transfer->mode == RR_MODE_WRITE) {
 		*data = transfer->landing;
 		if (!*data)

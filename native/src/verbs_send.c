@@ -293,6 +293,7 @@ void rr_verbs_commit(struct rr_link *link, const struct rr_transfer *transfer)
 	line->slot = edge->reserved_slot;
 	line->coordinate = transfer->row_bytes ? transfer->row_bytes : transfer->coordinate;
 	line->crc = transfer->crc;
+	line->origin = transfer->origin;
 	memset(line->reserved, 0, sizeof(line->reserved));
 	line->reserved[0] = (uint8_t)((kept->way == RR_WAY_BESIDE ? RR_DATA_BESIDE : 0) | (runs_low(edge) ? RR_DATA_WANTED : 0));
 	rr_note64(&line->serial, edge->serial);

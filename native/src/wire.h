@@ -75,7 +75,7 @@ struct rr_descriptor {
 	uint32_t costs; /* hash of the constants that chose the algorithm: other constants choose otherwise */
 	uint8_t channels; /* that the rows are cut into */
 	uint8_t device;   /* where the vectors lie: enum rr_device_kind */
-	uint8_t check;    /* slices carry a CRC32C */
+	uint8_t check;    /* slices carry two CRC32C: of the hop, and of their origin */
 	uint8_t listed;   /* runs as a list on streams */
 };
 _Static_assert(sizeof(struct rr_descriptor) == 104, "descriptors are compared byte by byte: no padding");
@@ -94,10 +94,10 @@ enum rr_mode {
 /*
  * DATA: one slice. One cache line; serial is published last, after the payload.
  *
- *   byte 0        8    16      20      24      28         32     36     40           48         60    64
- *        +--------+----+-------+-------+-------+----------+------+------+------------+----------+-----+
- *        | serial | op | order | slice | bytes | released | mode | slot | coordinate | reserved | crc |
- *        +--------+----+-------+-------+-------+----------+------+------+------------+----------+-----+
+ *   byte 0        8    16      20      24      28         32     36     40           48         56       60    64
+ *        +--------+----+-------+-------+-------+----------+------+------+------------+----------+--------+-----+
+ *        | serial | op | order | slice | bytes | released | mode | slot | coordinate | reserved | origin | crc |
+ *        +--------+----+-------+-------+-------+----------+------+------+------------+----------+--------+-----+
  */
 struct rr_data {
 	alignas(RR_CACHE_LINE) _Atomic uint64_t serial; /* of the link, from 1 */
@@ -109,8 +109,9 @@ struct rr_data {
 	uint32_t mode; /* enum rr_mode */
 	uint32_t slot; /* which payload slot, for RR_MODE_SLOT */
 	uint64_t coordinate; /* SOURCE and CMA: where in the sender's buffer. SLOT with counts by pair: 1 + bytes of the row */
-	uint8_t reserved[12];
-	uint32_t crc; /* CRC32C of the payload, where the descriptor says check; else 0 */
+	uint8_t reserved[8];
+	uint32_t origin; /* where the descriptor says check: CRC32C of the payload as its origin had it; else 0 */
+	uint32_t crc;    /* likewise, of the payload as the sender read it */
 };
 _Static_assert(sizeof(struct rr_data) == 64, "DATA is one line");
 

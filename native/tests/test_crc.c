@@ -54,8 +54,29 @@ static void test_lengths(uint32_t seed)
 		size_t cut = bytes ? (size_t)rand() % bytes : 0;
 		uint32_t want = rr_crc32c_tables(0, data + begin, bytes);
 		expect("length", rr_crc32c(0, data + begin, bytes), want);
+		uint32_t tail = rr_crc32c(0, data + begin + cut, bytes - cut);
+		expect("joined", rr_crc32c_join(rr_crc32c(0, data + begin, cut), tail, bytes - cut), want);
 		expect("in two parts", rr_crc32c(rr_crc32c(0, data + begin, cut), data + begin + cut, bytes - cut), want);
 	}
+}
+
+/* Lengths that no buffer has: zeros behind an end are the register moved on, whose inversions are undone. */
+static void test_long_joins(uint32_t seed)
+{
+	static uint8_t zeros[1 << 20];
+	uint32_t crc = rr_crc32c(0, &seed, sizeof(seed)), run = crc, one = rr_crc32c(0, zeros, sizeof(zeros)), many = one;
+
+	for (uint32_t i = 0; i < 12; i++) { /* doubled: 4 GiB of zeros at the end */
+		many = rr_crc32c_join(many, many, (uint64_t)sizeof(zeros) << i);
+		if (i < 4)
+			for (uint32_t k = 0; k < 1u << i; k++)
+				run = rr_crc32c(run, zeros, sizeof(zeros));
+		if (i < 4)
+			expect("zeros at the end", rr_crc32c_join(crc, many, (uint64_t)sizeof(zeros) << (i + 1)),
+			       rr_crc32c(run, zeros, sizeof(zeros)));
+	}
+	expect("in three, either way round", rr_crc32c_join(rr_crc32c_join(crc, many, 1ull << 32), one, 1 << 20),
+	       rr_crc32c_join(crc, rr_crc32c_join(many, one, 1 << 20), (1ull << 32) + (1 << 20)));
 }
 
 int main(int argc, char **argv)
@@ -64,6 +85,7 @@ int main(int argc, char **argv)
 
 	test_published();
 	test_lengths(seed);
+	test_long_joins(seed);
 	printf("test_crc: seed %u, %u failures\n", seed, failures);
 	return failures ? 1 : 0;
 }

@@ -191,6 +191,7 @@ static void wide(void)
 	table.rows[0].flags = RR_ROW_FIRST | RR_ROW_WIDE | RR_ROW_TAKES_WIDE;
 	REFUSED(table, how, RR_ERR_SCHEDULE, "row 0 sends to rank 2, to land in buffer 1", damaged.sends[0].lands = RR_OUTPUT);
 	REFUSED(table, how, RR_ERR_SCHEDULE, "row 0 receives from rank 0, buffer 0", damaged.receives[0].source = RR_INPUT);
+	REFUSED(table, how, RR_ERR_SCHEDULE, "holds a value out of range", damaged.rows[0].buffer = RR_OUTPUT);
 	REFUSED(table, how, RR_ERR_ARGUMENT, "set wide", how.wide = 0);
 }
 

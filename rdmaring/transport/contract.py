@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-HEAD = struct.Struct("<IHHQIIIIQ")
+HEAD = struct.Struct("<IHHQIIIIQII")
 HEAD_BYTES = HEAD.size
 MAGIC = 0x46545252  # "RRTF"
 
@@ -24,7 +24,7 @@ class Kind(enum.IntEnum):
 
 
 class Head(NamedTuple):
-    """The first 40 bytes of every message, little-endian; rdmaring makes and checks them (docs/WIRE.md)."""
+    """The first 48 bytes of every message, little-endian; rdmaring makes and checks them (docs/WIRE.md)."""
 
     magic: int
     kind: int
@@ -34,7 +34,9 @@ class Head(NamedTuple):
     slice: int
     body_bytes: int
     row_low: int
-    serial: int  # TINY: its tag; DATA: low 32 bits: which transfer of this direction, from 0; high: CRC32C, if checked
+    serial: int  # TINY: its tag; DATA: which transfer of this direction, from 0
+    crc: int  # DATA of an operation that checks: CRC32C of the body as its sender read it; else 0
+    origin: int  # likewise, as its origin had it
 
     @classmethod
     def parse(cls, message: bytes | bytearray | memoryview) -> Head:
@@ -72,6 +74,9 @@ class Transport(abc.ABC):
     middle of the operation: what they wait for, the operation waits for.
     Blocking: none may wait for the peer. They are called in turn while an operation runs, and not at all between
     operations: a message for which send() returned True must reach the peer by itself.
+    os.fork(): a child calls nothing of its parent's edges, close() neither. Its copy of ``edge.socket`` is closed when
+    it is forked, so that the peer sees the parent's end; what the transport opened itself, it closes there by itself
+    (``os.register_at_fork``).
     Errors: ConnectionError and EOFError mean that the wire has ended, as it does when the peer's process does:
     for half a second that is looked for, and told instead where it is the cause. Any other exception is told at
     once, on both ranks, as ``LinkError`` here and ``PeerFailedError`` there, with its text. Afterwards only close()

@@ -235,6 +235,8 @@ FRAME = Layout(
     ("bytes", "I"),
     ("row_low", "I"),
     ("serial", "Q"),
+    ("crc", "I"),
+    ("origin", "I"),
 )
 DATA = Layout(
     "struct rr_data",
@@ -248,7 +250,8 @@ DATA = Layout(
     ("mode", "I"),
     ("slot", "I"),
     ("coordinate", "Q"),
-    ("reserved", "12s"),
+    ("reserved", "8s"),
+    ("origin", "I"),
     ("crc", "I"),
 )
 PARAMETERS = Layout(

@@ -31,7 +31,7 @@ EXAMPLES = {
     "ProtocolError": Example("rank 2 granted less memory than the operation writes", OPERATION),
     "CorruptError": Example(
         "slice 3 from rank 0 to rank 1 in step 2 came otherwise than it was sent: chunk 1, bytes 524288 to 786432 of "
-        "the vector, CRC32C 1b2c3d4e, sent was 9a8b7c6d",
+        "the vector, CRC32C 1b2c3d4e, sent was 9a8b7c6d: it changed on this hop, in the slot or on the wire",
         OPERATION,
     ),
     "OperationTimeoutError": Example(

@@ -1,7 +1,7 @@
 """Every public method, called by one thread while another one ends the communicator, or forks: a rank's program.
 
-Arguments: what the other thread does, the seed, how many of the methods (0: all). A method that is new is in by itself; of
-a parameter that ARGUMENTS lacks and that has no default the run says so.
+Arguments: what the other thread does, the seed, how many of the methods (0: all). A method that is new is in by itself;
+a parameter without a default that ARGUMENTS lacks is a KeyError.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import faulthandler
 import functools
 import gc
 import inspect
+import json
 import os
 import random
 import sys
@@ -161,6 +162,8 @@ def ranks_own(name: str, rank: int) -> str:
 
 def main() -> None:
     action, seed, some = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    if os.environ.get("APART"):
+        os.environ["RDMARING_HOST_ID"] = f"node-{os.environ['RDMARING_RANK']}"
     world = rr.init(timeout_s=60)
     drawn = random.Random(seed)
     every = dict(cases())
@@ -202,7 +205,7 @@ def main() -> None:
         del held
         gc.collect()  # a work that was started last, and with it all else
         world.barrier()
-    print('SAY {"cases": %d}' % len(names), flush=True)
+    print("SAY " + json.dumps({"cases": len(names)}), flush=True)
     world.close()
 
 

@@ -13,7 +13,7 @@ import os
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,9 +84,7 @@ def extent(held: Sequence[int], table: Sequence[int]) -> tuple[int, int]:
 def arrays_of(schedule: Schedule, table: Sequence[int], rank: int) -> Arrays:
     collective = collective_named(schedule.collective)
     if collective.per_rank_chunks:
-        collective = type(collective)(
-            **{name: getattr(collective, name) for name in collective.__slots__} | {"parts": schedule.chunk_count // WORLD}
-        )
+        collective = replace(collective, parts=schedule.chunk_count // WORLD)
     begin, end = extent(collective.input_chunks(rank, schedule.chunk_count, schedule.root), table)
     given = guarded(end - begin)
     given[:] = np.random.default_rng(rank).integers(-(2**63), 2**63, COUNT, dtype=DTYPE)[begin:end]
@@ -197,11 +195,14 @@ def bound_and_run(
     plan.root = -1 if schedule.root is None else schedule.root
     plan.count, plan.scale, plan.chunk_offsets, plan.round_count = COUNT, 1.0, offsets, rounds
     plan.algorithm, plan.slice_bytes = b"damaged", 4096
-    sim = {"slot_bytes": 8192, "slot_count": 2, "operations": 1, "kill_rank": -1, "seed": seed, "registered": registered}
+    sim = {"slot_bytes": 8192, "slot_count": 2, "operations": 1, "kill_rank": -1}
+    sim |= {"seed": seed, "registered": registered}
     result = ffi.new("rr_sim_result *")
-    addresses = [[ffi.cast("void *", getattr(each, name).ctypes.data) for each in world] for name in ("input", "output")]
+    arrays = [each.input for each in world], [each.output for each in world]
+    addresses = [[ffi.cast("void *", array.ctypes.data) for array in some] for some in arrays]
     status = lib.rr_sim_run(WORLD, ffi.new("rr_sim_spec *", sim), plan, decoded, *addresses, result)
-    assert all(np.array_equal(each.input, was) for each, was in zip(world, before, strict=True)), "an input was written"
+    for each, was in zip(world, before, strict=True):
+        assert np.array_equal(each.input, was), "an input was written"
     right = True
     for rank, each in enumerate(world):
         want = wanted(schedule, table_of_chunks, world, rank)
@@ -247,7 +248,7 @@ def test_damaged_schedules_bind_and_stay_inside_or_are_refused(
         assert one_round or (status == "RR_OK" and right), (status, message)
 
 
-@pytest.mark.parametrize("base", range(len(bases())), ids=lambda at: f"{bases()[at].collective}-{bases()[at].algorithm}")
+@pytest.mark.parametrize("base", range(len(bases())), ids=[f"{each.collective}-{each.algorithm}" for each in bases()])
 def test_undamaged_ones_are_right(base: int) -> None:
     """So the tests above see right results where there are some."""
     schedule = bases()[base]

@@ -11,12 +11,12 @@ from typing import Any
 
 import cffi
 import numpy as np
+from shipping import build
 
 from rdmaring.buffers import CODE_BY_NAME, REDOP_CODE
 from rdmaring.plan import COLLECTIVE_CODE
 from rdmaring.schedule import Schedule
 from rdmaring.schedule.encode import encode_rank
-from shipping import build
 
 TRANSPORTS = ("shm", "stream", "verbs")
 OWN = "sim"  # link_sim, which does not ship
@@ -68,9 +68,10 @@ class Case:
         sizes = [end - begin for begin, end in pairwise(self.offsets)]
         shape = ", ".join(f"{len(list(run))} of {size}" for size, run in groupby(sizes))
         return (
-            f"seed {self.seed} over {self.transport}: {made.collective} by {made.algorithm} among {made.world}, root {made.root}, "
-            f"{self.dtype} {self.op}{', in place' if self.in_place else ''}{', check crc' if self.check else ''}, rounds "
-            f"{self.round_count}, slices {self.slice_bytes}, chunks {shape}, sim {self.sim}, links {self.links}"
+            f"seed {self.seed} over {self.transport}: {made.collective} by {made.algorithm} among {made.world}, "
+            f"root {made.root}, {self.dtype} {self.op}{', in place' if self.in_place else ''}"
+            f"{', check crc' if self.check else ''}, rounds {self.round_count}, slices {self.slice_bytes}, "
+            f"chunks {shape}, sim {self.sim}, links {self.links}"
         )
 
 

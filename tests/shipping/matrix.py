@@ -17,7 +17,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # What the substitute of libibverbs does on its way, by seed.
-FABRICS = ("delay_us=0", "delay_us=20,reorder=1,reorder_us=100", "delay_us=200,reorder=1", "delay_us=50,devices=2,max_inline=0")
+FABRICS = (
+    "delay_us=0",
+    "delay_us=20,reorder=1,reorder_us=100",
+    "delay_us=200,reorder=1",
+    "delay_us=50,devices=2,max_inline=0",
+)
 
 
 def arguments() -> argparse.Namespace:

@@ -1,7 +1,8 @@
 """Faults to be planted, each of which the matrix must find: drawn before the matrix was run on any of them.
 
 Each is (name, file below native/src, the text that stands there once, what takes its place). Where the code changes the
-text is changed with it; a fault whose text is gone is replaced by another of the same kind.
+text is changed with it; a fault whose text is gone, or that turns out to change nothing, is replaced by another of the
+same kind.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ class Mutant(NamedTuple):
 MUTANTS = (
     # ---- claim ----
     Mutant("a skipped end of the ring takes no room", "slot_ring.c", "if (skip + piece > rr", "if (piece > rr"),
-    Mutant("a piece runs over the ring's end", "slot_ring.c", "at + piece > ring->bytes)", "at + piece > ring->bytes + 64)"),
+    Mutant(
+        "a piece runs over the ring's end", "slot_ring.c", "at + piece > ring->bytes)", "at + piece > ring->bytes + 64)"
+    ),
     Mutant(
         "the ring begins again at its front though a piece is held",
         "slot_ring.c",
@@ -29,8 +32,8 @@ MUTANTS = (
     Mutant(
         "an aborted claim stays",
         "slot_ring.c",
-        "\tring->open &= ~bit_of(claim->number);\n\tring->aborted",
-        "\tring->aborted",
+        "\tring->open &= ~bit_of(claim->number);\n\tring->aborted |= bit_of(claim->number);\n",
+        "",
     ),
     # ---- release ----
     Mutant("a piece is free one transfer early", "slot_ring.c", ".serial) <= 0)", ".serial) < 0)"),
@@ -65,7 +68,10 @@ MUTANTS = (
         "rr_publish64(&this->consumed->value, this->serial + 1);",
     ),
     Mutant(
-        "a stream counts as taken what was only queued", "stream_send.c", "\treturn edge->taken;", "\treturn link->sent;"
+        "a stream counts as taken what was only queued",
+        "stream_send.c",
+        "\treturn edge->taken;",
+        "\treturn link->sent;",
     ),
     Mutant(
         "over verbs a slot is free one transfer early",
@@ -104,7 +110,8 @@ MUTANTS = (
         "nobody waits until input that is read in place was read",
         "engine_send.c",
         "if (transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA)\n\t\tout->held_end",
-        "if (!transfer->implied && (transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA))\n\t\tout->held_end",
+        "if (!transfer->implied && (transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA))\n"
+        "\t\tout->held_end",
     ),
     # ---- crc ----
     Mutant(
@@ -121,12 +128,22 @@ MUTANTS = (
     ),
 )
 
-# The faults that were there, put back as far as the code of today has a place for them.
+# Faults that were there, put back as far as the code of today has a place for them.
 MENDS = (
     Mutant(
-        "a cell of scratch is stored to where its readers' distance is asked for",
+        "how far the readers of a cell are is probed in the cell",
         "engine_send.c",
-        "\t\tin_place = in_place || transfer.mode == RR_MODE_SOURCE;",
-        "\t\tin_place = in_place || transfer.mode == RR_MODE_SOURCE;",
+        "\t\tcell_past = cell_past ||",
+        "\t\tstatic unsigned int places;\n"
+        "\t\tif (transfer.mode == RR_MODE_SOURCE && transfer.buffer == RR_SCRATCH && transfer.bytes >= 4096 &&\n"
+        "\t\t    places++ % 8 == 0)\n"
+        "\t\t\t*(volatile char *)(engine->buffers[RR_SCRATCH].zero + transfer.coordinate) = 0;\n"
+        "\t\tcell_past = cell_past ||",
+    ),
+    Mutant(
+        "a release of a transfer that has no place frees what stands after it",
+        "slot_ring.c",
+        "\t\tif ((int64_t)(serial - ring->claims[number % RR_SLOT_CLAIMS_MAX].serial) <= 0)",
+        "\t\tif ((int64_t)(serial + RR_SLOT_CLAIMS_MAX / 2 - ring->claims[number % RR_SLOT_CLAIMS_MAX].serial) <= 0)",
     ),
 )

@@ -1,6 +1,7 @@
-"""The links that ship under the seeded scheduler: every schedule, many machines, kinds of memory and sizes, all bits drawn.
+"""The links that ship under the seeded scheduler: schedules, machines, kinds of memory and sizes; all bits drawn.
 
-CI runs some hundred cases of each; a case that fails is run again by ``python tests/shipping/matrix.py TRANSPORT SEED 1``.
+CI runs some hundred cases of each. One that fails is run again by matrix.py, which says how; over verbs the substitute
+libibverbs has a seed of its own, and a thread of its own, whose interleavings differ from run to run.
 """
 
 from __future__ import annotations
@@ -40,7 +41,16 @@ def test_cases_are_of_every_kind() -> None:
     """What the matrix is there for comes up in those cases that CI runs."""
     cases = [draw.case("shm", seed) for seed in range(300)]
     seen = Counter(case.schedule.collective for case in cases)
-    assert set(seen) == {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter"}
+    assert set(seen) == {
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "broadcast",
+        "reduce",
+        "all_to_all",
+        "gather",
+        "scatter",
+    }
     assert {case.sim["registered"] for case in cases} == {0, 1, 2, 3, 4, 5}
     assert {case.sim["slot_count"] for case in cases} == {1, 2, 3, 8}
     for what, found in (

@@ -67,7 +67,7 @@ said_error(lambda: [comm.all_reduce(x) for _ in range(1000)])
 # Each change of the example, and what is said of it.
 REFUSED = {
     "no symbol": (r"\brr_link_transport\b", "other_name", "exports no rr_link_transport()"),
-    "version": (r"RR_MESSAGE_VERSION, sizeof", "RR_MESSAGE_VERSION + 1, sizeof", "is a transport of version 2"),
+    "version": (r"RR_MESSAGE_VERSION, sizeof", "RR_MESSAGE_VERSION + 1, sizeof", "is a transport of version 3"),
     "size": (r"sizeof\(rr_message_transport\), \"", '8, "', "gives a table of 8 bytes"),
     "no receive": (r"wire_send, wire_receive,", "wire_send, NULL,", "gives a table without receive"),
     "name": (r'"socket"', '"a name of its own"', "has the name 'a name of its own'"),

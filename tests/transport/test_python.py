@@ -225,8 +225,8 @@ said_error(use)
 
 
 def test_heads_are_parsed_as_they_are_packed() -> None:
-    head = transport.Head(0x46545252, transport.Kind.DATA, 0, 7, 1, 2, 4096, 0, 99)
-    assert len(head.pack()) == transport.HEAD_BYTES == 40
+    head = transport.Head(0x46545252, transport.Kind.DATA, 0, 7, 1, 2, 4096, 0, 99, 0x1B2C3D4E, 0x9A8B7C6D)
+    assert len(head.pack()) == transport.HEAD_BYTES == 48
     assert transport.Head.parse(head.pack()) == head
 
 

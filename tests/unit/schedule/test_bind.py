@@ -66,7 +66,8 @@ def test_the_parts_of_two_pairs_are_not_one_row() -> None:
         return [own.keep(3 * rank), replace(mine, chunk_begin=1, chunk_end=3, sends=(Send(1 - rank, None),))]
 
     tables = [swap(rank, 2) for rank in range(2)]
-    schedule = replace(generate("all_to_all", "direct", 2), algorithm="swap", make_rows=lambda rank: tuple(tables[rank]))
+    direct = generate("all_to_all", "direct", 2)
+    schedule = replace(direct, algorithm="swap", make_rows=lambda rank: tuple(tables[rank]))
     with pytest.raises(ScheduleError, match="rank 0 row 1 chunk 1: algorithm 'swap' sends the parts of several pairs"):
         check_bound(schedule, paired=True)
     check_bound(schedule, paired=False)
@@ -185,6 +186,7 @@ def test_a_schedule_object_is_looked_at_as_closely() -> None:
     rows[1] = (replace(rows[1][0], op=int(Op.COPY)), *rows[1][1:])
     with pytest.raises(ScheduleError, match="rank 1 row 0 chunk 2: op must be a Op, not 1"):
         verify(replace(right, make_rows=rows.__getitem__, _cache={}))
-    for wrong in ({"window": 1 << 31}, {"scratch_cells": CELLS_MAX + 1}, {"scratch_cells": -1}, {"step_count": 1 << 31}):
-        with pytest.raises(ScheduleError, match="accepted are at most|at most"):
+    huge = 1 << 31
+    for wrong in ({"window": huge}, {"scratch_cells": CELLS_MAX + 1}, {"scratch_cells": -1}, {"step_count": huge}):
+        with pytest.raises(ScheduleError, match="at most"):
             verify(replace(right, **wrong))
