@@ -34,7 +34,7 @@ VARIABLES: dict[str, str] = {
     "RDMARING_RENDEZVOUS_HOSTED": "1: the launcher listens there; set by the launcher",
     "RDMARING_SECRET": "the job's secret, which every rank must prove",
     "RDMARING_HOST_ID": "name of this host, instead of the kernel's boot id",
-    "RDMARING_TIMEOUT": "seconds an operation may take, and the assembly of the world",
+    "RDMARING_TIMEOUT": "seconds an operation may take, the assembly of the world, and its set-up",
     "RDMARING_ALGORITHM": "algorithm of every collective that has it",
     "RDMARING_TUNING": "file of measured times, made by `rdmaring tune`, by which algorithms are chosen",
     "RDMARING_PROBE": "1: constants by which algorithms are chosen are measured when the world is made",

@@ -1,8 +1,15 @@
 # Sourced by scripts/test: the Python tests on a package whose libraries are made for a sanitizer.
 
 # What CI runs of them, about a minute of one processor each: worlds that touch most of the C, and those with threads.
-sanitized_slice=()
-threaded_slice=()
+sanitized_slice=("tests/collectives/test_messages.py::test_exchanges[2-True]" "tests/far/test_far.py::test_all_collectives_between_nodes[2x2]"
+	tests/collectives/test_own.py::test_an_own_algorithm_runs_over_tcp tests/fault/test_faults.py::test_death_during_asynchronous_work
+	tests/fault/test_faults.py::test_fork_is_detected_and_harms_nobody tests/recover/test_shrink.py::test_all_may_survive
+	"tests/fault/test_setup.py::test_a_node_that_came_apart_fails_as_others_do[connect-1]"
+	tests/transport/test_python.py::test_asynchronous_work_and_other_communicators tests/verbs/test_link.py::test_tiny_messages
+	tests/engine/test_sim.py::test_death_is_an_error_that_names_the_rank)
+threaded_slice=("tests/collectives/test_messages.py::test_exchanges[2-True]"
+	tests/fault/test_faults.py::test_wait_timeout_leaves_the_operation_running tests/far/test_far.py::test_abort_reaches_other_nodes
+	tests/transport/test_python.py::test_asynchronous_work_and_other_communicators)
 # All that has threads of this library's or of its caller's.
 threaded=(tests/collectives tests/fault tests/far tests/transport tests/recover)
 

@@ -20,6 +20,14 @@ def pytest_report_header() -> list[str]:
     return [f"rdmaring: {where}"]
 
 
+def pytest_sessionstart() -> None:
+    """Under a sanitizer (scripts/test) nothing is proven by the package that is installed."""
+    sanitizer = os.environ.get("RDMARING_SANITIZED")
+    package = importlib.util.find_spec("rdmaring")
+    if sanitizer and f"package-{sanitizer}" not in str(package and package.origin):
+        raise pytest.UsageError(f"rdmaring comes from {package and package.origin}, expected was package-{sanitizer}")
+
+
 def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if not report.skipped or hasattr(report, "wasxfail"):
         return

@@ -79,6 +79,11 @@ _Static_assert(RR_EDGE_RECEIVES >= 132, "every message finds a receive");
 #define RR_IMM_MASK ((1u << RR_IMM_BITS) - 1)
 enum rr_imm_kind { RR_IMM_DATA = 1, RR_IMM_OPEN = 2, RR_IMM_TINY = 3, RR_IMM_CREDIT = 4, RR_IMM_BELL = 5 };
 
+static inline uint32_t rr_imm(enum rr_imm_kind kind, uint64_t number)
+{
+	return (uint32_t)kind << RR_IMM_BITS | ((uint32_t)number & RR_IMM_MASK);
+}
+
 /* In rr_data.reserved[0]. */
 enum rr_data_flags {
 	RR_DATA_BESIDE = 1, /* the payload lies beside the line */

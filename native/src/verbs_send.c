@@ -71,7 +71,7 @@ rr_status rr_verbs_grant_again(struct rr_verbs_edge *edge)
 void rr_verbs_post_open(struct rr_verbs_edge *edge, uint32_t number)
 {
 	rr_verbs_post_line(edge, 0, edge->opens_at + number % RR_EDGE_OPENS * RR_EDGE_OPEN_BYTES, RR_EDGE_OPEN_USED,
-			   RR_IMM_OPEN << RR_IMM_BITS | (number & RR_IMM_MASK), NULL, false);
+			   rr_imm(RR_IMM_OPEN, number), NULL, false);
 }
 
 rr_status rr_verbs_open_post(struct rr_link *link, const struct rr_open *open, const struct rr_descriptor *descriptor)
@@ -242,7 +242,7 @@ bool rr_verbs_post_transfer(struct rr_verbs_edge *edge, uint64_t serial)
 	}
 	rr_verbs_post_line(edge, queue, (uint64_t)((uint8_t *)line - edge->outbound),
 			   (uint32_t)sizeof(*line) + (beside ? kept->bytes : 0),
-			   RR_IMM_DATA << RR_IMM_BITS | (uint32_t)(serial & RR_IMM_MASK), beside ? NULL : &payload, held);
+			   rr_imm(RR_IMM_DATA, serial), beside ? NULL : &payload, held);
 	edge->request_of[serial % RR_RING_COUNT] = held ? edge->queues[queue].posted : 0;
 	return true;
 }
@@ -386,7 +386,7 @@ static void send_tiny(struct rr_verbs_edge *edge, uint32_t which)
 		rr_verbs_post_line(edge, 0, offset, RR_CACHE_LINE, 0, NULL, false);
 	else
 		rr_verbs_post_line(edge, 0, offset, edge->tiny_bytes[which] + (uint32_t)sizeof(uint64_t),
-				   RR_IMM_TINY << RR_IMM_BITS | (edge->tiny_serials[which] & RR_IMM_MASK), NULL, false);
+				   rr_imm(RR_IMM_TINY, edge->tiny_serials[which]), NULL, false);
 	rr_verbs_moved(edge);
 }
 
@@ -404,11 +404,11 @@ void rr_verbs_send_waiting(struct rr_verbs_edge *edge)
 			send_tiny(edge, which);
 	if (edge->bell_due && rr_verbs_room(edge, 0, 1)) {
 		edge->bell_due = false;
-		rr_verbs_post_line(edge, 0, 0, 0, RR_IMM_BELL << RR_IMM_BITS | (edge->bell_serial & RR_IMM_MASK), NULL, false);
+		rr_verbs_post_line(edge, 0, 0, 0, rr_imm(RR_IMM_BELL, edge->bell_serial), NULL, false);
 	}
 	if (edge->credit_due && rr_verbs_room(edge, 0, 1)) {
 		edge->credit_due = false;
 		edge->credits_given = edge->next;
-		rr_verbs_post_line(edge, 0, 0, 0, RR_IMM_CREDIT << RR_IMM_BITS | (uint32_t)(edge->next & RR_IMM_MASK), NULL, false);
+		rr_verbs_post_line(edge, 0, 0, 0, rr_imm(RR_IMM_CREDIT, edge->next), NULL, false);
 	}
 }
