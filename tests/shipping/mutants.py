@@ -115,16 +115,16 @@ MUTANTS = (
     ),
     # ---- crc ----
     Mutant(
-        "of a link only the first checksum is compared",
+        "of a row only the first slice's checksum is compared",
         "engine_receive.c",
-        "in->checked == in->sent + 1)",
-        "in->checked)",
+        "if (found == in->crc && found == in->origin)",
+        "if (slice->number || (found == in->crc && found == in->origin))",
     ),
     Mutant(
         "a checksum of several pieces is the last one's",
-        "engine_send.c",
-        "crc = rr_crc32c(crc, from,",
-        "crc = rr_crc32c(0, from,",
+        "engine_origin.c",
+        "crc = rr_crc32c(crc, from, run);",
+        "crc = rr_crc32c(0, from, run);",
     ),
 )
 
