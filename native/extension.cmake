@@ -21,6 +21,8 @@ execute_process(
 add_library(rdmaring_extension MODULE "${extension_source}")
 target_link_libraries(rdmaring_extension PRIVATE rdmaring Python::Module)
 target_include_directories(rdmaring_extension PRIVATE include)
+target_compile_options(rdmaring_extension PRIVATE ${sanitize_options})
+target_link_options(rdmaring_extension PRIVATE ${sanitize_options})
 set_target_properties(rdmaring_extension PROPERTIES
 	PREFIX "" OUTPUT_NAME _rdmaring SUFFIX "${extension_suffix}"
 	BUILD_RPATH "${CMAKE_CURRENT_BINARY_DIR}" INSTALL_RPATH "$ORIGIN/lib")

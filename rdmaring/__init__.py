@@ -137,7 +137,8 @@ def init(
     rank, size: this process's rank and the number of ranks. Default: what the launcher has set (`rdmaring run`,
         torchrun, mpirun of Open MPI, mpiexec of MPICH or Intel MPI, srun); without any, a world of one.
     address: "host:port" where rank 0 listens; needed with rank and size. RDMARING_RENDEZVOUS says the same.
-    timeout_s: seconds for the assembly, and default of every operation. Default: RDMARING_TIMEOUT, else 300.
+    timeout_s: seconds for the assembly, as many again for what the ranks then set up, and default of every operation.
+        Default: RDMARING_TIMEOUT, else 300.
     store: in place of ``address``: an object with set(key, bytes) and get(key) -> bytes that waits for the key, such as
         torch.distributed's stores. Rank 0 puts there where it listens, and a secret for this job. A store serves one
         job: one that runs again needs another, or another prefix.
@@ -233,7 +234,7 @@ def _create(meeting: Any, chosen: Any) -> Communicator:
 
     try:
         with _rendezvous_errors_as_ours():
-            handle = group.create(meeting.rank, meeting.world, meeting.exchange, chosen)
+            handle = group.create(meeting.rank, meeting.world, meeting.exchange, chosen, meeting.left_s)
     except BaseException:
         meeting.close()
         raise

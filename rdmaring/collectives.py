@@ -240,7 +240,7 @@ class Collectives(Runner):
         out: Any = None,
         *,
         counts: tuple[Sequence[int], Sequence[int]] | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
         stream: Any = None,
@@ -254,7 +254,7 @@ class Collectives(Runner):
             counts, or none does. Default: N equal parts of x, the same count on all ranks.
 
         Equal parts are read in place by the peers where x is registered (``comm.empty()``); parts by counts go through
-        slots. Returns ``out``, or a Work.
+        slots. With counts an algorithm of one's own sends each part directly. Returns ``out``, or a Work.
         """
         given = as_vector(x, "x", writable=False)
         offsets = None
@@ -283,7 +283,7 @@ class Collectives(Runner):
         out: Any = None,
         *,
         counts: Sequence[int] | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
         stream: Any = None,
@@ -317,7 +317,7 @@ class Collectives(Runner):
         out: Any = None,
         *,
         counts: Sequence[int] | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         async_op: bool = False,
         timeout_s: float | None = None,
         stream: Any = None,
@@ -335,8 +335,8 @@ class Collectives(Runner):
         if out is None:
             if given is None:
                 raise ArgumentError(f"out is None on rank {self.rank}; accepted is that on the root, rank {root}, only")
-            mine = given.count // self.size if counts is None else int(counts[root])
-            out = self._new(mine, given)
+            parts = self._offsets_of_parts(counts, given.count // self.size)
+            out = self._new(parts[root + 1] - parts[root], given)
         result = as_vector(out, "out", writable=True)
         offsets = self._offsets_of_parts(counts, result.count)
         mine = offsets[self.rank + 1] - offsets[self.rank]

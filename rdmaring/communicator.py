@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
@@ -38,9 +37,10 @@ class Communicator(Collectives, Messages):
     """Ranks that call collectives together, in the same order.
 
     Made by :func:`rdmaring.init`, :meth:`split` and :meth:`dup`. A context manager: leaving it closes it. One
-    thread at a time may use it, except :meth:`abort`, which any thread may call. Arrays are the caller's; they are
-    kept alive while an operation needs them. Arguments that do not fit raise ``ArgumentError`` (a ``ValueError``)
-    or ``ArgumentTypeError`` (a ``TypeError``) and change nothing; an operation that fails raises a
+    thread at a time may use it, except :meth:`abort` and :meth:`close`, which any thread may call, and a signal's
+    handler: a call that one of them ends raises ``AbortedError``, a later one ``ClosedError``. Arrays are the
+    caller's; they are kept alive while an operation needs them. Arguments that do not fit raise ``ArgumentError`` (a
+    ``ValueError``) or ``ArgumentTypeError`` (a ``TypeError``) and change nothing; an operation that fails raises a
     ``CommunicatorError``, and the communicator is lost.
 
     What every collective takes that has an argument of this name:
@@ -65,9 +65,9 @@ class Communicator(Collectives, Messages):
         self._keep = keep  # the rendezvous, which ends with us
         self._stand: Stand | None = None  # how its ranks find each other after a failure; None of one split off
         self.recovered: Recovery | None = None  # where it came from shrink(): out of what
-        self._ending = threading.RLock()  # abort() of another thread beside close()
         self._facts: Facts | None = None  # of the world: hosts, transports, devices
         self._program_trace: Any = None  # of RDMARING_TRACE
+        self._log_notes()
 
     # ---- memory ----
 
@@ -93,7 +93,8 @@ class Communicator(Collectives, Messages):
         """The number of the GPU that ``device=`` names."""
         from rdmaring.cuda.context import ordinal_of
 
-        wished = self._gpu.device.ordinal if self._gpu is not None else self._settings.device
+        attached = self._gpu
+        wished = attached.device.ordinal if attached is not None else self._settings.device
         near = [rank for rank in range(self.size) if self._nodes[rank] == self.node]
         return ordinal_of(given, near.index(self.rank), wished)
 
@@ -153,9 +154,10 @@ class Communicator(Collectives, Messages):
         self._check_open()
         self._log_notes()
         found = [link_of(self._handle, self.rank, peer) for peer in range(self.size) if peer != self.rank]
-        if self._gpu is None:
+        attached = self._gpu
+        if attached is None:
             return [replace(link, gpu="", gpu_reason="") for link in found]
-        return [self._gpu_link(link, self._gpu) for link in found]
+        return [self._gpu_link(link, attached) for link in found]
 
     def _gpu_link(self, link: Link, gpu: Attached) -> Link:
         """How vectors in GPU memory go over it."""
@@ -212,7 +214,8 @@ class Communicator(Collectives, Messages):
         found = self._chooser.candidates(collective, nbytes)
         if measure:
             found = self._timed(found, collective, nbytes, wanted)
-        on_gpu = "" if self._gpu is None else self._gpu.runner
+        attached = self._gpu
+        on_gpu = "" if attached is None else attached.runner
         return Explanation(collective, nbytes, self._chooser, choice, found, measure, on_gpu)
 
     def _timed(self, candidates: list[Candidate], collective: str, nbytes: int, dtype: Any) -> list[Candidate]:
@@ -252,9 +255,8 @@ class Communicator(Collectives, Messages):
 
     def abort(self, reason: str = "abort() was called") -> None:
         """End all operations of this communicator, here and on the ranks inside one. Local, from any thread."""
-        with self._ending:
-            self._check_open()
-            check(lib.rr_comm_abort(self._handle, reason.encode()))
+        self._check_open()
+        check(lib.rr_comm_abort(self._handle, reason.encode()))
 
     def synchronize(self, timeout_s: float | None = None) -> None:
         """Wait on the host until all operations called so far have ended here, in GPU memory, too.
@@ -271,39 +273,40 @@ class Communicator(Collectives, Messages):
     def close(self) -> None:
         """Leave. Works in flight are aborted; calls whose result a stream of a GPU awaits are waited for, as ever.
 
-        May be called again. Raises what ended such a call, once the communicator is closed.
+        From any thread, and again: a call of another thread that is inside is aborted. Raises what ended a call that
+        was waited for, once the communicator is closed.
         """
+        attached = self._gpu
         try:
-            if self._handle is not None and self._gpu is not None:
-                while self._gpu.behind:
-                    self._gpu.behind.popleft().synchronize()
+            while not self._closed and attached is not None and (work := attached.oldest()) is not None:
+                attached.forget(work)
+                work.synchronize()
         finally:
             self._leave()
 
     def _leave(self) -> None:
         """What has not ended is aborted."""
         if self._program_trace is not None:
-            self._program_trace.finish(alone=any(not work.done() for work in self._works))
+            self._program_trace.finish(alone=any(not work.done() for work in list(self._works)))
         with self._ending:
             self._close()
 
     def _close(self) -> None:
-        if self._handle is None:
+        if self._closed:
             return
         self._log_notes()
-        handle, self._handle = self._handle, None
+        self._closed = True
         self._forget_calls()
         self._lists.clear()
-        if any(not work.done() for work in self._works):
-            lib.rr_comm_abort(handle, b"closed with work in flight")
+        if any(not work.done() for work in list(self._works)):
+            lib.rr_comm_abort(self._handle, b"closed with work in flight")
         for work in list(self._works):
             work._lose()
         self._plans.clear()
-        gpu, self._gpu = self._gpu, None
-        _log_strangers(handle, self.rank)
-        lib.rr_comm_close(handle)
-        if gpu is not None:
-            gpu.close()  # behind the communicator, which used its memory
+        lib.rr_comm_close(self._handle)  # ends another thread's call, too
+        _log_strangers(self._handle, self.rank)
+        if self._gpu is not None:
+            self._gpu.close()  # behind the communicator, which used its memory
         if self._keep is not None:
             self._keep.close()
         if self._stand is not None:
@@ -323,11 +326,11 @@ class Communicator(Collectives, Messages):
 
     def __del__(self) -> None:
         # At the interpreter's end the module may have lost its names already: the kernel closes what is open.
-        if getattr(self, "_handle", None) is not None and globals().get("_log_strangers") is not None:
+        if not getattr(self, "_closed", True) and globals().get("_log_strangers") is not None:
             self._leave()
 
     def __repr__(self) -> str:
-        state = "closed" if self._handle is None else "open"
+        state = "of a parent process" if self._forked else "closed" if self._closed else "open"
         return f"<rdmaring.Communicator {self.name!r} rank {self.rank} of {self.size}, {state}>"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from rdmaring._native import OK, check, ffi, lib
+from rdmaring._native import check, ffi, lib
 from rdmaring.buffers import Vector, as_vector, extents
 from rdmaring.chunks import even
 from rdmaring.cuda import attach, blocks
@@ -18,7 +18,7 @@ from rdmaring.cuda.memory import Allocation, bytes_at, staging
 from rdmaring.errors import ArgumentError
 from rdmaring.plan import NativePlan
 from rdmaring.topology import link_of
-from rdmaring.work import Work, timeout_ns
+from rdmaring.work import Work, own_work, timeout_ns
 
 if TYPE_CHECKING:
     from rdmaring.running import Runner
@@ -185,8 +185,9 @@ class StreamWork(Work):
 
     def order(self, stream: int) -> None:
         """What is put into ``stream`` from now on runs behind it. Raises what ended it, if that is known."""
-        if self._handle is not None:
-            check(lib.rr_work_order(self._handle, ffi.cast("void *", stream)))
+        handle = self._handle
+        if handle is not None:
+            check(lib.rr_work_order(handle, ffi.cast("void *", stream)))
 
     def wait(self, timeout_s: float | None = None) -> Any:
         """Let the streams of the arrays' owners go on behind it; returns the output array at once.
@@ -236,7 +237,7 @@ def _run_listed(
     handle = ffi.new("rr_work **")
     check(lib.rr_plan_start_on(native.handle, *extents(given), *extents(out), where, timeout_ns(timeout_s), handle))
     shown = result or out or given
-    work = StreamWork(comm, handle[0], (given, out, native), shown.given if shown else None, then)
+    work = StreamWork(comm, own_work(handle), (given, out, native), shown.given if shown else None, then)
     work._device = found.device
     work._streams = () if opaque else known
     comm._works.add(work)
@@ -258,7 +259,7 @@ def _wait_here(comm: Runner, found: attach.Attached, work: StreamWork) -> None:
         if not copies_back:
             work.order(int(found.device.stream))
         work.synchronize()
-    except KeyboardInterrupt:
+    except BaseException:
         lib.rr_comm_abort(comm._handle, b"interrupted")  # the caller gets its arrays back now
         raise
     if not copies_back:
@@ -270,18 +271,19 @@ def _settle(comm: Runner, found: attach.Attached, all_works: bool) -> None:
     comm._check_open()
     if all_works:
         comm._settle_finished()
-    while found.behind and found.behind[0].done():
-        work = found.behind.popleft()
-        if work._handle is not None and lib.rr_work_wait(work._handle, 0) == OK:
-            work._settle()
-    if len(found.behind) >= BEHIND_MAX:
-        found.behind.popleft().synchronize()
+    while (oldest := found.oldest()) is not None and oldest.done():
+        found.forget(oldest)
+        oldest._settle_if_well()
+    if len(found.behind) >= BEHIND_MAX and oldest is not None:
+        found.forget(oldest)
+        oldest.synchronize()
 
 
 def synchronize(comm: Runner, timeout_s: float | None) -> None:
     """See Communicator.synchronize."""
-    if comm._gpu is not None:
-        comm._gpu.behind.clear()
+    found = comm._gpu
+    if found is not None:
+        found.behind.clear()
     for work in sorted(comm._works, key=lambda each: each.serial):
         work.synchronize(timeout_s)
 

@@ -42,14 +42,19 @@ def served(transport: str | Factory | None) -> str | MessageTransport | None:
     return serve(transport)
 
 
-def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Settings) -> Any:
+def create(
+    rank: int, world: int, gather: Callable[[bytes], bytes], settings: Settings, left_s: float | None = None
+) -> Any:
     """A native communicator; ``gather`` collects equal numbers of bytes from all ``world`` ranks.
+
+    left_s: seconds that this may take; default: the settings' time-out.
 
     Raises:
         SetupError: it could not be made; all ranks fail alike.
     """
     options = ffi.new("rr_options *")
     options.timeout_ns = int(settings.timeout_s * 1e9)
+    options.setup_ns = int(left_s * 1e9) if left_s else 0
     options.slot_bytes = settings.slot_bytes or 0
     options.slot_count = settings.slot_count or 0
     options.cma = 0 if settings.cma else 1
@@ -67,7 +72,8 @@ def create(rank: int, world: int, gather: Callable[[bytes], bytes], settings: Se
     options.link_transport = settings.link_transport.table if settings.link_transport else ffi.NULL
     out = ffi.new("rr_comm **")
     with_exchange(gather, lambda exchange, user: lib.rr_comm_create(rank, world, exchange, user, options, out))
-    return out[0]
+    lib.rr_comm_retain(out[0])  # close() gives its maker's reference back, and another thread may be inside
+    return ffi.gc(out[0], lib.rr_comm_release)
 
 
 def set_ring(comm: Communicator) -> None:

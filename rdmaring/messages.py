@@ -8,7 +8,7 @@ from rdmaring._native import check, ffi, lib
 from rdmaring.buffers import Vector, as_vector
 from rdmaring.errors import ArgumentError
 from rdmaring.running import Runner
-from rdmaring.work import Work, timeout_ns
+from rdmaring.work import Work, own_work, timeout_ns
 
 
 class Messages(Runner):
@@ -51,12 +51,12 @@ class Messages(Runner):
         handle = ffi.new("rr_work **")
         limit_ns = timeout_ns(timeout_s)
         check(start(self._handle, peer, vector.pointer, vector.count, vector.code, limit_ns, async_op, handle))
-        work = Work(self, handle[0], (vector,), vector.given, then)
+        work = Work(self, own_work(handle), (vector,), vector.given, then)
         self._works.add(work)
         if async_op:
             return work
         try:
             return work.wait()
-        except KeyboardInterrupt:
+        except BaseException:  # as of a collective: the caller gets its array back now
             lib.rr_comm_abort(self._handle, b"interrupted")
             raise

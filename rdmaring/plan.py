@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rdmaring import chunks
@@ -25,9 +26,12 @@ from rdmaring.schedule import (
     algorithms_of,
     generate,
 )
-from rdmaring.schedule.channels import PER_RANK, check_channels
+from rdmaring.schedule.bind import check_bound
+from rdmaring.schedule.channels import check_channels
+from rdmaring.schedule.collectives import collective_named
 from rdmaring.schedule.encode import encode_rank
 from rdmaring.schedule.own_rows import proven
+from rdmaring.single import Single
 from rdmaring.tuning.constants import in_mailbox
 
 if TYPE_CHECKING:
@@ -146,15 +150,28 @@ def choice_of(shape: Shape, chooser: Chooser) -> Choice:
 
 
 def _offsets(shape: Shape, schedule: Schedule, channels: int) -> Sequence[int]:
+    """The chunk table. Where chunks belong to ranks each rank's count is cut over its chunks, however many it has."""
     chunk_count, world = schedule.chunk_count, schedule.world
-    if shape.collective in PER_RANK:
+    collective = collective_named(shape.collective)
+    if collective.per_rank_chunks:
         bounds = chunks.even(shape.count, world) if shape.offsets is None else shape.offsets
         return bounds if chunk_count == world else chunks.pieces(bounds, chunk_count // world, shape.element_bytes)
-    if shape.offsets is not None and len(shape.offsets) == chunk_count + 1:
-        return shape.offsets
-    if shape.collective in ("all_to_all", "gather", "scatter"):
-        return chunks.even(shape.count, chunk_count)
+    if collective.per_pair_chunks:
+        return chunks.even(shape.count, chunk_count) if shape.offsets is None else shape.offsets
     return chunks.intervals(shape.count, channels, chunk_count // channels, shape.element_bytes, schedule.weights)
+
+
+def _rounds(shape: Shape, schedule: Schedule, offsets: Sequence[int], *, built_in: bool) -> int:
+    """How many rounds keep scratch small: by what all ranks know alone, and so alike on all of them.
+
+    Rounds cut chunks; a row of several chunks lies in its cell as a whole. Of counts by pair no rank knows the largest.
+    """
+    if not schedule.scratch_cells or shape.paired:
+        return 1
+    if not built_in and _any_row(schedule, lambda row: row.chunk_end - row.chunk_begin > 1):
+        return 1
+    largest = max(after - before for before, after in pairwise(offsets))
+    return max(1, -(-largest * shape.element_bytes // SCRATCH_CELL_BYTES))
 
 
 def _any_row(schedule: Schedule, holds: Callable[[Row], bool]) -> bool:
@@ -177,7 +194,7 @@ def check_algorithm(algorithm: object) -> None:
         )
 
 
-class NativePlan:
+class NativePlan(Single):
     """Owns an ``rr_plan``, which may outlive its communicator and is of no use then."""
 
     __slots__ = ("channels", "choice", "handle", "listed", "offsets", "run", "shape")
@@ -209,6 +226,7 @@ class NativePlan:
             else:
                 choice = Choice(schedule.algorithm, False, SLICE_BYTES, "the caller's schedule")
                 rows = _native_rows(schedule, comm.rank)
+            check_bound(schedule, paired=shape.paired, known=built_in)
         except ScheduleError as error:
             raise ArgumentError(str(error)) from None
         self.shape = shape
@@ -234,14 +252,7 @@ class NativePlan:
         spec.algorithm = choice.algorithm.encode()
         spec.costs = comm._chooser.constants.digest
         spec.wide = shape.wire is not None or (not built_in and _any_row(schedule, _is_wide))
-        # Rounds cut chunks; a row of several chunks lies in its cell as a whole.
-        if (
-            schedule.scratch_cells
-            and not mailbox
-            and (built_in or not _any_row(schedule, lambda row: row.chunk_end - row.chunk_begin > 1))
-        ):
-            largest = max(after - before for before, after in zip(self.offsets, self.offsets[1:], strict=False))
-            spec.round_count = max(1, -(-largest * shape.element_bytes // SCRATCH_CELL_BYTES))
+        spec.round_count = 1 if mailbox else _rounds(shape, schedule, self.offsets, built_in=built_in)
         if comm._gpu is not None and on_gpu:
             comm._gpu.native.need(spec.dtype)
             spec.on_device = 1
@@ -253,7 +264,7 @@ class NativePlan:
         self.run = lib.rr_plan_run
 
 
-class Plan(partial[Any]):
+class Plan(Single, partial[Any]):
     """A persistent operation on fixed arrays or lists of arrays: call it again and again; all ranks do the same.
 
     Made by ``Communicator.plan_all_reduce`` and its relatives. Keeps its arrays alive. Calling it blocks and
@@ -261,6 +272,7 @@ class Plan(partial[Any]):
     such an object is called in half the time of one with ``__call__``, which counts at 8 bytes.)
     """
 
+    _instead = "make another by plan_all_reduce() or plan_broadcast(), on all ranks"
     _comm: Runner
     _native: NativePlan
     _buffers: tuple[Vector | None, Vector | None]

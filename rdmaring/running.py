@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import operator
+import os
+import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
+from rdmaring._native import AGAIN, check, error_here, ffi, lib
 from rdmaring.buffers import BYTES, KnownLists, Vector, address_of, as_vector, extents, overlap
 from rdmaring.choice import Chooser
-from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError, UnsupportedError
+from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError, ForkedError, UnsupportedError
 from rdmaring.plan import REDUCING, NativePlan, Plan, Shape, check_algorithm, check_wire
 from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.schedule.channels import channels_of
 from rdmaring.settings import Settings
+from rdmaring.single import Single
 from rdmaring.tuning.constants import Constants, built_in
-from rdmaring.work import Work, timeout_ns, told
+from rdmaring.work import Work, own_work, timeout_ns, told
 
 if TYPE_CHECKING:
     from rdmaring.cuda.attach import Attached
@@ -35,6 +39,16 @@ run_plan = lib.rr_plan_run
 
 log = logging.getLogger("rdmaring")
 NOTE_BYTES = 400
+_all: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child: C has closed its copies of descriptors, and a thread of the parent's may have held a lock."""
+    for runner in list(_all):
+        runner._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Small(NamedTuple):
@@ -64,11 +78,20 @@ class Known(NamedTuple):
     out_at: int
 
 
-class Runner:
-    """A native communicator and what was planned for it. ``Communicator`` is the one class made of it."""
+class Runner(Single):
+    """A native communicator and what was planned for it. ``Communicator`` is the one class made of it.
+
+    Another thread may close it at any time: the handle stays, and says so; what is read twice is read into a name.
+    """
+
+    _instead = "make another by dup() or split(), on all ranks; in another process by rdmaring.init()"
 
     def __init__(self, handle: Any, rank: int, size: int, name: str, settings: Settings) -> None:
         self._handle = handle
+        self._closed = False
+        self._forked = False  # in a child of the process that made it, where it counts as closed
+        self._new_locks()
+        _all.add(self)
         self.rank = rank
         self.size = size
         self.name = name
@@ -85,6 +108,15 @@ class Runner:
         self._finite = "finite" in settings.checks
         self._agreement: NativePlan | None = None  # on where the first NaN is
         self._gpu: Attached | None = None  # since its first array in GPU memory
+
+    def _new_locks(self) -> None:
+        self._settling = threading.RLock()  # a work ends in one thread: its waiter's, or that of close()
+        self._ending = threading.RLock()  # of several that close, each returns when it is closed
+
+    def _leave_to_parent(self) -> None:
+        self._new_locks()
+        if not self._closed:
+            self._closed = self._forked = True
 
     @property
     def node_count(self) -> int:
@@ -107,7 +139,13 @@ class Runner:
         self._known.clear()
 
     def _check_open(self) -> None:
-        if self._handle is None:
+        if self._forked:
+            raise ForkedError(
+                f"rank {self.rank}'s communicator is used in a child process of the one that made it",
+                hint="make a communicator in the child (rdmaring.init), or start workers by spawn instead of fork",
+                rank=self.rank,
+            )
+        if self._closed:
             raise ClosedError(f"communicator {self.name!r} of rank {self.rank} is closed", rank=self.rank)
 
     def _shape(self, collective: str, like: Vector, count: int, **more: Any) -> Shape:
@@ -156,6 +194,7 @@ class Runner:
         """A plan on the arrays that it was made for."""
         from rdmaring import gpu
 
+        self._check_open()
         return gpu.again(self, native, given, out, async_op, timeout_s)
 
     def _channels(self, collective: str, algorithm: Algorithm | None) -> int:
@@ -170,7 +209,7 @@ class Runner:
         if native is None:
             if len(self._plans) >= PLANS_MAX and not self._works:
                 self._forget_calls()
-                self._plans.pop(next(iter(self._plans)))
+                self._plans.pop(next(iter(list(self._plans)), shape), None)
             native = self._plans[shape] = NativePlan(self, shape)
         return native
 
@@ -246,7 +285,7 @@ class Runner:
         handle = ffi.new("rr_work **")
         check(lib.rr_plan_start(native.handle, *extents(given), *extents(out), timeout_ns(timeout_s), handle))
         shown = result or out or given
-        work = Work(self, handle[0], (given, out, native), shown.given if shown else None, then)
+        work = Work(self, own_work(handle), (given, out, native), shown.given if shown else None, then)
         self._works.add(work)
         return work
 
@@ -298,12 +337,11 @@ class Runner:
         self._check_open()
         self._log_notes()
         for work in list(self._works):  # done() settles those that have something left to do, and takes them out
-            if work.done() and work._handle is not None and lib.rr_work_wait(work._handle, 0) == OK:
-                work._settle()
+            work._settle_if_well()
 
     def _log_notes(self) -> None:
         """What befell links and is no error: an operation in which it does takes long enough to come by here."""
-        if self._handle is None:
+        if self._closed:
             return
         note = ffi.new("char[]", NOTE_BYTES)
         while lib.rr_comm_note(self._handle, note, NOTE_BYTES):
@@ -320,14 +358,12 @@ class Runner:
 
     def _finish(self, status: int) -> None:
         """Go on with a blocking call that is not done, looking at signals in between."""
-        if self._handle is None:
-            self._check_open()
         try:
             while status == AGAIN:
                 status = lib.rr_comm_resume(self._handle)
             self._log_notes()
         except BaseException:
-            # Ctrl-C: peers and links may still use the caller's arrays, which it gets back now.
+            # Ctrl-C, or a handler's exception: peers may still use the caller's arrays, which it gets back now.
             lib.rr_comm_abort(self._handle, b"interrupted")
             raise
         if status < 0:

@@ -83,15 +83,24 @@ def shrink(comm: Communicator, timeout_s: float | None) -> Communicator:
     if not timeout_s > 0:
         raise ArgumentError(f"timeout_s is {timeout_s!r}; accepted are seconds > 0, or None")
     check(lib.rr_comm_abort(comm._handle, b"shrink() was called"))  # does nothing where it is lost already
-    deadline = time.monotonic() + timeout_s
+    survivors = comm._stand.survivors.share()  # another thread may close the communicator meanwhile
+    try:
+        comm._check_open()
+        return _shrunk(comm, comm._stand, time.monotonic() + timeout_s, timeout_s)
+    finally:
+        survivors.release()
+
+
+def _shrunk(comm: Communicator, stand: Stand, deadline: float, timeout_s: float) -> Communicator:
+    """Agree and meet, until both have gone well. ``comm`` is closed then."""
     while True:
-        outcome = _agree(comm, comm._stand, deadline, timeout_s)
+        outcome = _agree(comm, stand, deadline, timeout_s)
         try:
-            found = _made(comm, comm._stand, outcome, deadline)
+            found = _made(comm, stand, outcome, deadline)
         except (RdmaringError, RendezvousError, OSError) as error:
             # One of them died in between, or was too slow: it, or its absence, is the next agreement's matter.
             log.info("rank %d: the survivors did not come together: %s", comm.rank, error)
-            comm._stand.now = comm._stand.now.after(outcome)
+            stand.now = stand.now.after(outcome)
             if time.monotonic() >= deadline:
                 raise SetupError(
                     f"rank {comm.rank} agreed with the survivors, but they did not come together within "
@@ -163,7 +172,7 @@ def _made(comm: Communicator, stand: Stand, outcome: Outcome, deadline: float) -
     if settings.ring_order is not None:
         settings = replace(settings, ring_order=order_within(settings.ring_order, list(old_ranks)))
     try:
-        handle = group.create(meeting.rank, meeting.world, meeting.exchange, settings)
+        handle = group.create(meeting.rank, meeting.world, meeting.exchange, settings, meeting.left_s)
     except BaseException:
         meeting.close()
         raise

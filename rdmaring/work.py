@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdmaring._native import AGAIN, OK, check, error_here, ffi, lib
 from rdmaring.errors import ArgumentError, MismatchError, OperationTimeoutError, RdmaringError
+from rdmaring.single import Single
 
 if TYPE_CHECKING:
     from rdmaring.running import Runner
@@ -58,15 +59,22 @@ def told(error: RdmaringError, world: int) -> RdmaringError:
     )
 
 
-class Work:
+def own_work(made: Any) -> Any:
+    """An ``rr_work`` out of where C put it; freed when nobody looks at it any more."""
+    return ffi.gc(made[0], lib.rr_work_free)
+
+
+class Work(Single):
     """One collective in flight. The communicator keeps its arrays alive until it is done."""
+
+    _instead = "hand the Work itself on, or what its wait() returned"
 
     def __init__(
         self, comm: Runner, handle: Any, keep: Any, result: Any, then: Callable[[], None] | None = None
     ) -> None:
         """then: is called once it has ended well, before the result is given out."""
         self._comm = comm
-        self._handle = handle
+        self._handle = handle  # None once it has ended and is settled: by this thread, or by one that closes
         self._keep = keep
         self._result = result
         self._then = then
@@ -77,9 +85,10 @@ class Work:
 
     def done(self) -> bool:
         """Whether it has ended, well or badly; does not wait."""
-        if self._handle is None:
+        handle = self._handle
+        if handle is None:
             return True
-        status = lib.rr_work_wait(self._handle, 0)
+        status = lib.rr_work_wait(handle, 0)
         if status == OK and self._then is not None:
             self._settle()
         return bool(status != AGAIN)
@@ -93,16 +102,15 @@ class Work:
             OperationTimeoutError: this wait's time is over, or the operation's own.
             RdmaringError: what ended the operation.
         """
-        if self._error is not None:
-            raise self._error
-        if self._handle is None:
-            return self._result
+        handle = self._handle
+        if handle is None:
+            return self._ended()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_ns = SIGNALS_NS
             if deadline is not None:
                 left_ns = max(0, min(left_ns, int((deadline - time.monotonic()) * 1e9)))
-            status = lib.rr_work_wait(self._handle, left_ns)
+            status = lib.rr_work_wait(handle, left_ns)
             if status < 0:
                 raise told(error_here(), self._comm.size)
             if status != AGAIN:
@@ -114,6 +122,12 @@ class Work:
                     rank=self._comm.rank,
                 )
         self._settle()
+        return self._ended()
+
+    def _ended(self) -> Any:
+        """Its result, or what ended it."""
+        if self._error is not None:
+            raise self._error
         return self._result
 
     def synchronize(self, timeout_s: float | None = None) -> Any:
@@ -123,49 +137,60 @@ class Work:
     @property
     def stats(self) -> RunStats | None:
         """Of the finished operation; None before."""
-        if self._stats is None and self._handle is not None:
-            self._read_stats()
+        handle = self._handle
+        if self._stats is None and handle is not None:
+            self._read_stats(handle)
         return self._stats
 
     @property
     def links(self) -> dict[int, tuple[int, int]]:
         """Of the finished operation: peer -> (bytes sent, bytes received). Empty before."""
-        if not self._links and self._handle is not None:
-            self._read_stats()
+        handle = self._handle
+        if not self._links and handle is not None:
+            self._read_stats(handle)
         return self._links
 
-    def _read_stats(self) -> None:
+    def _read_stats(self, handle: Any) -> None:
         record = ffi.new("rr_run_stats *")
-        if lib.rr_work_stats(self._handle, record) == AGAIN:
+        if lib.rr_work_stats(handle, record) == AGAIN:
             return
         self._stats = run_stats(record)
         link = ffi.new("rr_link_stats *")
         for peer in range(self._comm.size):
             if peer != self._comm.rank:
-                check(lib.rr_work_link_stats(self._handle, peer, link))
+                check(lib.rr_work_link_stats(handle, peer, link))
                 self._links[peer] = (link.sent_bytes, link.received_bytes)
+
+    def _settle_if_well(self) -> None:
+        """Let go of its arrays if it has ended well."""
+        handle = self._handle
+        if handle is not None and self.done() and lib.rr_work_wait(handle, 0) == OK:
+            self._settle()
 
     def _settle(self) -> None:
         """Give the native handle back; only of a work that is done."""
-        if self._handle is None:
-            return
-        self._read_stats()
-        lib.rr_work_free(self._handle)
-        self._handle = None
-        self._comm._works.discard(self)
-        then, self._then = self._then, None
-        if then is not None:
-            then()
-        self._keep = None
+        with self._comm._settling:
+            handle = self._handle
+            if handle is None:
+                return
+            self._read_stats(handle)
+            self._handle = None
+            self._comm._works.discard(self)
+            then, self._then = self._then, None
+            if then is not None:
+                then()
+            self._keep = None
 
     def _lose(self) -> None:
         """The communicator closes: keep how it ended, give the native handle back."""
-        if self._handle is None:
-            return
-        if lib.rr_work_wait(self._handle, 0) < 0:
-            self._error = error_here()
-            self._then = None
-        self._settle()
+        with self._comm._settling:
+            handle = self._handle
+            if handle is None:
+                return
+            if lib.rr_work_wait(handle, 0) < 0:
+                self._error = error_here()
+                self._then = None
+            self._settle()
 
     def __repr__(self) -> str:
         return f"<rdmaring.Work {'done' if self.done() else 'in flight'}>"

@@ -5,8 +5,8 @@
  * package) says which chunk goes where; a plan binds it to a count, a data type and a chunk table;
  * a run of a plan moves one vector per rank.
  *
- * Threads: one thread at a time per communicator, except rr_comm_abort(), which any thread may call,
- * but not beside rr_comm_close().
+ * Threads: one thread at a time per communicator, except rr_comm_abort() and rr_comm_close(), which any thread with a
+ * reference to it may call beside all else; see rr_comm_retain().
  * Status: RR_OK is 0, RR_AGAIN positive, errors negative. After an error rr_last_error() tells rank,
  * peer, cause and remedy; it is kept per thread. Outputs are written only on success.
  * Memory: the caller owns every buffer it passes and keeps it alive until the run has ended.
@@ -159,6 +159,7 @@ typedef struct rr_options {
 	rr_verbs_options verbs;
 	const char *link_library;     /* path of a library whose transport serves edges between nodes (rdmaring_link.h) */
 	const struct rr_message_transport *link_transport; /* or the transport itself, valid until rr_comm_close() */
+	uint64_t setup_ns;            /* rr_comm_create() may take so long; default timeout_ns */
 	uint32_t restore;             /* 1: an input in host memory that its operation overwrites is put back if that fails */
 } rr_options;
 
@@ -176,7 +177,7 @@ typedef struct rr_link_facts {
 	char device[32];    /* of verbs: name and port, as "mlx5_0/1" */
 	char path[192];     /* between nodes: the addresses at both ends, once joined */
 	char peer_host[40]; /* its name */
-	char reason[256];   /* why not better */
+	char reason[512];   /* why not better */
 	char gpu[16];         /* of verbs: how the NIC reaches this rank's GPU memory: "gpudirect" or "staged" */
 	char gpu_reason[384]; /* by what, or why each way was refused */
 	uint64_t slot_bytes;
@@ -209,7 +210,8 @@ typedef struct rr_plan_spec {
 	/*
 	 * 1, all_to_all only: counts differ by pair, and no rank knows all of them. count and chunk_offsets are then this
 	 * rank's own view: chunks s * world + d of which it is neither s nor d are empty. Each pair's two views are compared
-	 * with its first slice: a mismatch where they differ.
+	 * with its first slice: a mismatch where they differ. Only s and d may handle chunk s * world + d, and a row that
+	 * travels has one chunk: RR_ERR_UNSUPPORTED otherwise.
 	 */
 	uint32_t paired;
 	uint32_t check;                /* 1: each slice carries the CRC32C of this hop and of its origin, compared where it arrives: RR_ERR_CORRUPT; not with mailbox */
@@ -254,15 +256,33 @@ RR_API void rr_last_error(rr_error *out);
 
 RR_API rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, void *user,
 				const rr_options *options, rr_comm **out);
-/* Local and bounded: peers inside a call learn of it, nothing waits for them. */
+/*
+ * Local and bounded: peers inside a call learn of it, nothing waits for them. When it returns the communicator is lost,
+ * and calls of other threads inside it end; in a signal's handler that interrupted a call of this communicator it
+ * leaves word, and that call ends so.
+ */
 RR_API rr_status rr_comm_abort(rr_comm *comm, const char *reason);
-/* Frees comm. Runs in flight are aborted first; its plans stay to be freed, and return RR_ERR_CLOSED. */
+/*
+ * Ends comm. What is in flight is aborted first, also a call of another thread; later calls, of plans and works, too,
+ * return RR_ERR_CLOSED. Gives its maker's reference back: without another one comm is not there any more. In a child of
+ * fork() it does nothing, as rr_plan_free(), and all else returns RR_ERR_FORKED: the child's copies of its descriptors were
+ * closed when it was forked, and what it holds of the parent's communicator in memory stays until it ends.
+ */
 RR_API rr_status rr_comm_close(rr_comm *comm);
+/*
+ * Another reference, with which a thread may call while others close: comm is there, open or closed, until all are
+ * released. Plans and works have one each: they are freed in any order.
+ */
+RR_API rr_status rr_comm_retain(rr_comm *comm);
+RR_API void rr_comm_release(rr_comm *comm);
 /* Nodes count from 0, in order of their first ranks; -1: no such rank. */
 RR_API int32_t rr_comm_node(const rr_comm *comm, int32_t rank);
-/* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. */
-RR_API uint64_t rr_comm_strangers(const rr_comm *comm, char *last, size_t size);
-/* Take the oldest line for the program's log out of those that links have left, of what befell them and is no error. 0: there is none. */
+/* Connections that proved no membership, turned away since the beginning; of the last: where from, and why. Also once closed. */
+RR_API uint64_t rr_comm_strangers(rr_comm *comm, char *last, size_t size);
+/*
+ * Take the oldest line for the program's log out of those that set-up and links have left, of what befell them and is no error. 0: there
+ * is none. That shared memory was given up is told by the lowest rank of the node alone; rr_comm_link_facts() has it on each.
+ */
 RR_API int rr_comm_note(rr_comm *comm, char *text, size_t size);
 /* What ranks must have in common to speak to each other: "rdmaring wire 2 page 2". */
 RR_API const char *rr_wire_name(void);
@@ -270,7 +290,10 @@ RR_API rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *
 
 /* ---- memory that peers read and write in place ---- */
 
-/* Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. */
+/*
+ * Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. Private in a child of fork(), as ordinary
+ * memory is: its stores stay its own; a page that it has not stored into may still show what the parent stores later.
+ */
 RR_API rr_status rr_memory_alloc(uint64_t bytes, void **out);
 RR_API rr_status rr_memory_free(void *address);
 
@@ -284,6 +307,11 @@ RR_API rr_status rr_verbs_describe(const rr_verbs_options *options, char *text, 
 
 /* ---- schedules ---- */
 
+/*
+ * One rank's rows, every index checked; what they touch is checked when a plan is made of them. Not proven: Python's verify()
+ * or `rdmaring schedule` does that. load: out of a file of all ranks' rows, so that what any rank could not bind (paired)
+ * every rank refuses; of decoded rows only the rank whose they are does.
+ */
 RR_API rr_status rr_schedule_decode(const void *bytes, size_t size, int32_t rank, rr_schedule **out);
 RR_API rr_status rr_schedule_load(const char *path, int32_t rank, rr_schedule **out);
 RR_API uint32_t rr_schedule_chunk_count(const rr_schedule *schedule);
@@ -328,8 +356,8 @@ RR_API rr_status rr_work_link_stats(const rr_work *work, int32_t peer, rr_link_s
 /* RR_AGAIN while the run goes on; then it stays, and the buffers too. */
 RR_API rr_status rr_work_free(rr_work *work);
 /* Of the communicator's last finished run. */
-RR_API rr_status rr_comm_last_stats(const rr_comm *comm, rr_run_stats *out);
-RR_API rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_stats *out);
+RR_API rr_status rr_comm_last_stats(rr_comm *comm, rr_run_stats *out);
+RR_API rr_status rr_comm_last_link_stats(rr_comm *comm, int32_t peer, rr_link_stats *out);
 
 /* ---- tracing: what this rank did with each slice, and when ---- */
 

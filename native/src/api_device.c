@@ -42,13 +42,16 @@ rr_status rr_device_facts_of(const rr_device *device, rr_device_facts *out)
 
 rr_status rr_comm_use_device(rr_comm *comm, rr_device *device)
 {
-	rr_status status = rr_comm_usable(comm);
+	rr_status status = rr_comm_begin(comm);
 
-	if (status < 0 || comm->device == device)
+	if (status < 0)
 		return status;
-	if (comm->device)
-		return rr_fail(RR_ERR_ARGUMENT, "rank %d's communicator has another device: one communicator, one device", comm->rank);
-	comm->device = device;
-	atomic_fetch_add_explicit(&device->users, 1, memory_order_acq_rel);
-	return RR_OK;
+	if (comm->device && comm->device != device) {
+		status = rr_fail(RR_ERR_ARGUMENT, "rank %d's communicator has another device: one communicator, one device", comm->rank);
+	} else if (!comm->device) {
+		comm->device = device;
+		atomic_fetch_add_explicit(&device->users, 1, memory_order_acq_rel);
+	}
+	rr_drive_leave(comm);
+	return status;
 }

@@ -3,39 +3,33 @@
 #include "status.h"
 #include "trace.h"
 
-/* A lost communicator's records tell how it came to be lost: only another process's is refused. */
-static rr_status usable_here(struct rr_comm *comm)
-{
-	return comm->process_mark == rr_drive_process_mark() ? RR_OK : rr_comm_usable(comm);
-}
-
 rr_status rr_trace_start(rr_comm *comm, uint64_t record_count)
 {
 	struct rr_trace *made = NULL;
-	rr_status status = rr_comm_usable(comm);
+	rr_status status = rr_comm_begin(comm);
 
 	if (status < 0)
 		return status;
 	if (comm->engine.trace)
-		return rr_fail(RR_ERR_ARGUMENT, "this communicator is traced already: call rr_trace_stop() first");
-	status = rr_trace_make(comm->world, comm->options.channels, record_count, &made);
-	if (status < 0)
-		return status;
-	rr_drive_take(comm);
-	rr_trace_free(comm->trace);
-	comm->trace = made;
-	comm->engine.trace = made;
+		status = rr_fail(RR_ERR_ARGUMENT, "this communicator is traced already: call rr_trace_stop() first");
+	else
+		status = rr_trace_make(comm->world, comm->options.channels, record_count, &made);
+	if (status >= 0) {
+		rr_trace_free(comm->trace);
+		comm->trace = made;
+		comm->engine.trace = made;
+	}
 	rr_drive_leave(comm);
-	return RR_OK;
+	return status;
 }
 
+/* A lost communicator's records tell how it came to be lost. */
 rr_status rr_trace_stop(rr_comm *comm)
 {
-	rr_status status = usable_here(comm);
+	rr_status status = rr_comm_begin_lost(comm);
 
 	if (status < 0)
 		return status;
-	rr_drive_take(comm);
 	comm->engine.trace = NULL;
 	rr_drive_leave(comm);
 	return RR_OK;
@@ -43,15 +37,16 @@ rr_status rr_trace_stop(rr_comm *comm)
 
 rr_status rr_trace_read(rr_comm *comm, rr_trace_record *out, uint64_t room, uint64_t *count, uint64_t *lost)
 {
-	rr_status status = usable_here(comm);
+	rr_status status = rr_comm_begin_lost(comm);
 
 	if (status < 0)
 		return status;
-	if (!comm->trace)
-		return rr_fail(RR_ERR_ARGUMENT, "this communicator was never traced: call rr_trace_start() first");
-	rr_drive_take(comm);
-	*count = rr_trace_take(comm->trace, out, room);
-	*lost = comm->trace->lost;
+	if (comm->trace) {
+		*count = rr_trace_take(comm->trace, out, room);
+		*lost = comm->trace->lost;
+	} else {
+		status = rr_fail(RR_ERR_ARGUMENT, "this communicator was never traced: call rr_trace_start() first");
+	}
 	rr_drive_leave(comm);
-	return RR_OK;
+	return status;
 }

@@ -1,13 +1,13 @@
-/* comm.c - communicators: made, aborted, closed. */
+/* comm.c - communicators: made, and what they tell of themselves. */
 #include "comm.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "memory.h"
 #include "order.h"
 #include "status.h"
@@ -20,24 +20,12 @@
 #define MEMORY_BUDGET_DEFAULT (512ull << 20)
 #define TCP_STREAMS_DEFAULT 2u
 
-rr_status rr_comm_usable(struct rr_comm *comm)
-{
-	if (comm->process_mark != rr_drive_process_mark()) {
-		rr_fail(RR_ERR_FORKED, "rank %d's communicator is used in a child process of the one that made it", comm->rank);
-		rr_error_here()->rank = comm->rank;
-		strcpy(rr_error_here()->hint, "make a communicator in the child (rdmaring.init), or start workers by spawn instead of fork");
-		return RR_ERR_FORKED;
-	}
-	if (comm->failed)
-		return rr_error_set(&comm->failure);
-	return RR_OK;
-}
-
 static rr_status check_options(rr_options *options, const rr_options *given, uint32_t *far_slot_count)
 {
 	*options = given ? *given : (rr_options){0};
 	options->timeout_ns = options->timeout_ns ? options->timeout_ns : TIMEOUT_NS_DEFAULT;
 	options->slot_bytes = options->slot_bytes ? options->slot_bytes : SLOT_BYTES_DEFAULT;
+	options->setup_ns = options->setup_ns ? options->setup_ns : options->timeout_ns;
 	*far_slot_count = options->slot_count ? options->slot_count : FAR_SLOT_COUNT_DEFAULT;
 	options->slot_count = options->slot_count ? options->slot_count : SLOT_COUNT_DEFAULT;
 	options->tcp_streams = options->tcp_streams ? options->tcp_streams : TCP_STREAMS_DEFAULT;
@@ -71,47 +59,6 @@ static rr_status make_statistics(struct rr_comm *comm)
 	return rr_fail(RR_ERR_NO_MEMORY, "no memory for statistics of %d links", comm->world);
 }
 
-static void close_message_links(struct rr_comm *comm)
-{
-	for (int32_t r = 0; r < comm->world; r++) {
-		if (comm->message_out && comm->message_out[r])
-			comm->message_out[r]->ops->close(comm->message_out[r]);
-		if (comm->message_in && comm->message_in[r])
-			comm->message_in[r]->ops->close(comm->message_in[r]);
-	}
-	free(comm->message_out);
-	free(comm->message_in);
-}
-
-static void free_comm(struct rr_comm *comm)
-{
-	rr_plan_detach_all(comm);
-	rr_engine_free(&comm->engine);
-	close_message_links(comm);
-	rr_message_free(comm);
-	rr_far_close(comm->far);
-	rr_trace_free(comm->trace);
-	rr_shm_close(&comm->shm);
-	if (comm->transport_library)
-		dlclose(comm->transport_library);
-	if (comm->scratch)
-		rr_memory_free(comm->scratch);
-	free(comm->kept);
-	if (comm->device_scratch)
-		comm->device->ops->free(comm->device, comm->device_scratch);
-	if (comm->device)
-		rr_device_put(comm->device);
-	free(comm->sent_before);
-	free(comm->received_before);
-	free(comm->link_stats);
-	rr_run_forget_lists(&comm->call);
-	free(comm->node);
-	free(comm->edge_channels);
-	free(comm->pages);
-	free(comm->not_verbs);
-	free(comm);
-}
-
 rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, void *user,
 			 const rr_options *options, rr_comm **out)
 {
@@ -125,12 +72,16 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a communicator");
+	static _Atomic uint64_t numbers;
+	comm->number = 1 + atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed);
+	comm->references = 1;
 	comm->rank = rank;
 	comm->world = world;
 	rr_drive_watch_forks();
-	comm->process_mark = rr_drive_process_mark();
+	comm->process_mark = rr_forked_mark();
 	comm->shm.memfd = comm->shm.bell = -1;
 	status = check_options(&comm->options, options, &comm->far_slot_count);
+	comm->setup_until_ns = rr_now_ns() + comm->options.setup_ns;
 	if (status >= 0)
 		status = make_statistics(comm);
 	if (status >= 0)
@@ -138,9 +89,9 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	if (status >= 0)
 		status = rr_setup(comm, exchange, user);
 	if (status < 0)
-		goto free_all;
+		goto give_back;
 	/* A pass over sockets is no pause; one over verbs reads memory, as one over shared memory does. */
-	comm->spin.pauses = rr_wait_pauses(comm->shm.count);
+	comm->spin.pauses = rr_wait_pauses((int32_t)comm->shm.layout.count); /* also where the node came apart */
 	comm->shm.crowded = comm->spin.pauses == 0;
 	if (comm->far && rr_far_pass_is_dear(comm->far))
 		comm->spin.pauses = 0;
@@ -151,44 +102,10 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	*out = comm;
 	return RR_OK;
 
-free_all:
-	free_comm(comm);
+give_back:
+	rr_comm_give_back(comm);
+	rr_comm_release(comm);
 	return status;
-}
-
-rr_status rr_comm_abort(rr_comm *comm, const char *reason)
-{
-	if (comm->process_mark != rr_drive_process_mark())
-		return rr_comm_usable(comm);
-	if (!rr_own32(&comm->abort_wanted)) {
-		snprintf(comm->abort_reason, sizeof(comm->abort_reason), "%s", reason ? reason : "no reason given");
-		rr_publish32(&comm->abort_wanted, 1); /* pairs with rr_watch_look() */
-	}
-	/* The driver, if there is one, may sleep on our own bell. */
-	rr_store_before_load();
-	rr_shm_wake(&comm->shm, comm->rank);
-	rr_drive_take(comm);
-	rr_watch_look(comm);
-	rr_drive_leave(comm);
-	return RR_OK;
-}
-
-rr_status rr_comm_close(rr_comm *comm)
-{
-	rr_judge_end(comm); /* before anything of it goes: a driver of another communicator may look at it */
-	if (comm->process_mark == rr_drive_process_mark()) {
-		if (rr_own32(&comm->unfinished))
-			rr_comm_abort(comm, "closed with work in flight");
-		rr_drive_forget(comm);
-		if (!comm->failed) {
-			rr_publish32(&comm->shm.page->state, RR_PAGE_CLOSED);
-			rr_comm_wake_all(comm);
-			if (comm->far)
-				rr_far_tell_end(comm->far);
-		}
-	}
-	free_comm(comm);
-	return RR_OK;
 }
 
 void rr_comm_wake_all(struct rr_comm *comm)
@@ -204,16 +121,43 @@ int32_t rr_comm_node(const rr_comm *comm, int32_t rank)
 	return rank >= 0 && rank < comm->world ? comm->node[rank] : -1;
 }
 
-int rr_comm_note(rr_comm *comm, char *text, size_t size)
+static int take_apart_note(rr_comm *comm, char *text, size_t size)
 {
-	return comm->far && rr_far_take_note(comm->far, text, size);
+	if (!comm->apart[0] || comm->apart_told || comm->shm.index[comm->rank] != 0)
+		return 0;
+	comm->apart_told = true;
+	snprintf(text, size, "shared memory between rank %d and the %u other ranks of its node was given up, other transports serve them: %s",
+		 comm->rank, comm->shm.layout.count - 1, comm->apart);
+	return 1;
 }
 
-uint64_t rr_comm_strangers(const rr_comm *comm, char *last, size_t size)
+int rr_comm_note(rr_comm *comm, char *text, size_t size)
 {
+	int found;
+
+	if (!rr_comm_hold(comm))
+		return 0;
+	found = take_apart_note(comm, text, size) || (comm->far && rr_far_take_note(comm->far, text, size));
+	rr_comm_let_go(comm);
+	return found;
+}
+
+uint64_t rr_comm_strangers(rr_comm *comm, char *last, size_t size)
+{
+	uint64_t count = 0;
+
 	if (size)
 		last[0] = 0;
-	return comm->far ? rr_far_strangers(comm->far, last, size) : 0;
+	if (rr_drive_is_shut(comm)) {
+		snprintf(last, size, "%s", comm->stranger);
+		return comm->strangers;
+	}
+	if (rr_comm_begin_lost(comm) < 0)
+		return 0;
+	if (comm->far)
+		count = rr_far_strangers(comm->far, last, size);
+	rr_drive_leave(comm);
+	return count;
 }
 
 #define NAME(number) #number
@@ -316,6 +260,8 @@ static void far_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 	out->streams = streams;
 	out->peer_pid = comm->pages[peer]->pid;
 	rr_far_facts(comm->far, peer, out);
+	if (rr_shm_parted(&comm->shm, peer)) /* nothing else is said of ranks of one host */
+		snprintf(out->reason, sizeof(out->reason), "no shared memory: %.230s", comm->apart);
 	if (comm->not_verbs[peer][0]) {
 		size_t used = strlen(out->reason);
 		snprintf(out->reason + used, sizeof(out->reason) - used, "%s%s", used ? "; " : "", comm->not_verbs[peer]);
@@ -324,8 +270,13 @@ static void far_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 
 rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 {
+	rr_status status;
+
 	if (peer < 0 || peer >= comm->world || peer == comm->rank)
 		return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are ranks 0..%d but %d", peer, comm->world - 1, comm->rank);
+	status = rr_comm_begin_lost(comm); /* a fail-over frees what is described */
+	if (status < 0)
+		return status;
 	memset(out, 0, sizeof(*out));
 	out->peer = peer;
 	out->peer_node = comm->node[peer];
@@ -345,12 +296,18 @@ rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *out)
 		out->sent_slices += comm->engine.out[at]->sent;
 		out->received_slices += comm->engine.in[at]->sent;
 	}
+	rr_drive_leave(comm);
 	return RR_OK;
 }
 
-rr_status rr_comm_last_stats(const rr_comm *comm, rr_run_stats *out)
+rr_status rr_comm_last_stats(rr_comm *comm, rr_run_stats *out)
 {
+	rr_status status = rr_comm_begin_lost(comm);
+
+	if (status < 0)
+		return status;
 	*out = comm->stats;
+	rr_drive_leave(comm);
 	return RR_OK;
 }
 
@@ -377,13 +334,17 @@ static rr_status check_peer(int32_t peer, int32_t world)
 	return rr_fail(RR_ERR_ARGUMENT, "peer %d: accepted are 0..%d", peer, world - 1);
 }
 
-rr_status rr_comm_last_link_stats(const rr_comm *comm, int32_t peer, rr_link_stats *out)
+rr_status rr_comm_last_link_stats(rr_comm *comm, int32_t peer, rr_link_stats *out)
 {
 	rr_status status = check_peer(peer, comm->world);
 
 	if (status >= 0)
-		*out = rr_comm_link_stats(comm, peer);
-	return status;
+		status = rr_comm_begin_lost(comm);
+	if (status < 0)
+		return status;
+	*out = rr_comm_link_stats(comm, peer);
+	rr_drive_leave(comm);
+	return RR_OK;
 }
 
 rr_status rr_work_link_stats(const rr_work *work, int32_t peer, rr_link_stats *out)

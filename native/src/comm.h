@@ -1,7 +1,8 @@
 /*
  * comm.h - the inside of a communicator: its node, engine, mailbox, and the queue of its operations.
  *
- *   comm.c       made and closed
+ *   comm.c       made
+ *   lifetime.c   who may be inside, aborted, closed
  *   setup.c      how its ranks meet
  *   keep.c       inputs that are overwritten: kept while their operation runs
  *   operation.c  operations one after another: started, progressed, finished
@@ -24,6 +25,13 @@
 #include "wait.h"
 
 enum rr_work_state { RR_WORK_QUEUED = 0, RR_WORK_RUNNING = 1, RR_WORK_DONE = 2 };
+
+enum rr_ending {
+	RR_OPEN = 0,
+	RR_ENDS = 1,      /* close() waits for the driver, or has it */
+	RR_ENDS_HERE = 2  /* close() came from inside the driver's call: its driver ends it when it leaves */
+};
+#define RR_DRIVER_LAST UINT64_MAX
 
 /* One operation, in flight or done. */
 struct rr_work {
@@ -64,6 +72,8 @@ struct rr_comm {
 	struct rr_link **message_out, **message_in; /* [world]: of messages of two ranks; the engine has those of operations */
 	char (*not_verbs)[192];   /* [world] why an edge between nodes is not served by RDMA */
 	char apart[256];          /* why ranks that tell of this host are not of this node */
+	bool apart_told;          /* for the program's log */
+	uint64_t setup_until_ns;  /* when it is to be made at last */
 	struct rr_engine engine;
 	struct rr_trace *trace; /* the last one started; the engine has it while tracing is on */
 	struct rr_mailbox mailbox;
@@ -83,8 +93,6 @@ struct rr_comm {
 	void *device_scratch;     /* in its memory */
 	uint64_t device_scratch_bytes;
 	uint32_t descriptor_next;
-	struct rr_plan *plans; /* that close() must detach; under plans_lock */
-	_Atomic uint32_t plans_lock;
 	/* of the last finished operation */
 	rr_run_stats stats;
 	uint64_t *sent_before, *received_before; /* [world] link bytes when it began */
@@ -103,13 +111,20 @@ struct rr_comm {
 	/* failure */
 	bool failed;
 	rr_error failure; /* once failed */
-	_Atomic uint32_t abort_wanted;
+	_Atomic uint64_t abort_wanted; /* lifetime.c */
 	char abort_reason[256];
+	/* its life; the struct and what never changes stay until the last reference is released */
+	uint64_t number;             /* never given twice in a process, as an address is */
+	_Atomic uint32_t references; /* its maker's until close(), callers', plans', works', the progress thread's */
+	_Atomic uint32_t ending;     /* enum rr_ending */
+	_Atomic uint32_t holders;    /* of what has a lock of its own: the end waits for them */
+	uint64_t strangers;          /* once closed: what rr_comm_strangers() tells then */
+	char stranger[160];
 	/* driving */
-	_Atomic uint32_t driver;    /* 1: somebody drives */
+	_Atomic uint64_t driver;    /* the number of the thread that drives; 0: nobody; RR_DRIVER_LAST: none any more */
 	_Atomic uint32_t callers;   /* that wait to drive: the progress thread stands back */
 	_Atomic uint32_t unfinished; /* works not DONE */
-	uint64_t process_mark;      /* of the process that made it */
+	uint64_t process_mark;      /* of the process that made it; see forked.h */
 	_Atomic uint32_t listed;     /* the progress thread has it on its list */
 	struct rr_comm *thread_next;
 };
@@ -142,16 +157,33 @@ void rr_comm_wake_all(struct rr_comm *comm);
 rr_link_stats rr_comm_moved(const struct rr_comm *comm, int32_t peer);
 /* What the last finished operation moved to and from each rank. */
 rr_link_stats rr_comm_link_stats(const struct rr_comm *comm, int32_t peer);
-/* Whether the communicator may be used by this process; else the error. */
-rr_status rr_comm_usable(struct rr_comm *comm);
 rr_status rr_comm_scratch(struct rr_comm *comm, uint64_t bytes);
 rr_status rr_comm_device_scratch(struct rr_comm *comm, uint64_t bytes);
 
-/* plan.c: plans outlive their communicator, and are of no use then. */
-void rr_plan_detach_all(struct rr_comm *comm);
+/* lifetime.c */
+/* A call of the caller's: take the driver, to be left by rr_drive_leave(). Refused: in a forked child, of one that is closed or lost. */
+rr_status rr_comm_begin(struct rr_comm *comm);
+/* Also of one that is lost. */
+rr_status rr_comm_begin_lost(struct rr_comm *comm);
+/* For what has a lock of its own: nothing is given back until rr_comm_let_go(). False: closed, or a forked child. */
+bool rr_comm_hold(struct rr_comm *comm);
+void rr_comm_let_go(struct rr_comm *comm);
+/* RR_ERR_FORKED in a child of the process that made it. */
+rr_status rr_comm_here(const struct rr_comm *comm);
+/* RR_ERR_CLOSED, in words. */
+rr_status rr_comm_closed(const struct rr_comm *comm);
+/* Why it must be lost: abort() or close() was called; NULL: it need not. */
+const char *rr_comm_doomed(const struct rr_comm *comm);
+/* All that peers, files and memory are. */
+void rr_comm_give_back(struct rr_comm *comm);
+/* By its last driver. */
+void rr_comm_end(struct rr_comm *comm);
 
 /* run.c: extents of a run over lists */
 void rr_run_forget_lists(struct rr_work *work);
+/* run.c: an asynchronous work, which references its communicator. NULL: no memory, which is said. */
+struct rr_work *rr_work_make(struct rr_comm *comm);
+void rr_work_unmake(struct rr_work *work);
 
 /* operation.c */
 void rr_operation_enqueue(struct rr_comm *comm, struct rr_work *work);
@@ -214,16 +246,24 @@ bool rr_watch_explain_link(struct rr_comm *comm, rr_error *error);
 /* Drive until the work is done or `until_ns`: RR_AGAIN then. The driver is in hand, or is taken here. */
 rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns);
 rr_status rr_drive(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns);
-void rr_drive_take(struct rr_comm *comm);
+/* RR_ERR_CLOSED, or RR_ERR_ARGUMENT: this thread drives already, and calls from inside that call. */
+rr_status rr_drive_take(struct rr_comm *comm);
+/* Of the thread that closes it: past the others that wait. */
+void rr_drive_take_last(struct rr_comm *comm);
 /* Unless somebody drives it. */
 bool rr_drive_try(struct rr_comm *comm);
 void rr_drive_leave(struct rr_comm *comm);
+/* Nobody drives it any more. */
+void rr_drive_shut(struct rr_comm *comm);
+bool rr_drive_is_shut(const struct rr_comm *comm);
+/* Of living threads no two have the same; not 0, and no word of comm.h. May be called by a signal's handler. */
+uint64_t rr_drive_thread(void);
+/* Whether this thread is its driver. */
+bool rr_drives_here(const struct rr_comm *comm);
 /* Hand unfinished works to the progress thread, which starts if it is not there. */
 rr_status rr_drive_hand_over(struct rr_comm *comm);
 void rr_drive_forget(struct rr_comm *comm);
 /* Before the first communicator is made. */
 void rr_drive_watch_forks(void);
-/* Differs in a child of the process that made a communicator. */
-uint64_t rr_drive_process_mark(void);
 
 #endif

@@ -27,14 +27,13 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t list_news = PTHREAD_COND_INITIALIZER;
 static struct rr_comm *list; /* communicators with outstanding asynchronous work */
 static struct rr_comm *thread_inside; /* the one the thread is working on */
+static uint64_t thread_number;        /* rr_drive_thread() of it */
 static bool thread_runs;
-static _Atomic uint64_t process_mark = 1;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* In a child nothing of this is usable: the progress thread is gone, the pages are the parent's. */
 static void after_fork_in_child(void)
 {
-	atomic_fetch_add_explicit(&process_mark, 1, memory_order_relaxed);
 	pthread_mutex_init(&list_lock, NULL);
 	pthread_cond_init(&list_news, NULL);
 	list = NULL;
@@ -52,43 +51,72 @@ void rr_drive_watch_forks(void)
 	pthread_once(&fork_once, watch_forks);
 }
 
-uint64_t rr_drive_process_mark(void)
+uint64_t rr_drive_thread(void)
 {
-	return rr_own64(&process_mark);
+	return (uint64_t)(uintptr_t)pthread_self();
+}
+
+bool rr_drives_here(const struct rr_comm *comm)
+{
+	return rr_own64(&comm->driver) == rr_drive_thread();
 }
 
 bool rr_drive_try(struct rr_comm *comm)
 {
-	uint32_t free = 0;
+	uint64_t free = 0;
 
-	return atomic_compare_exchange_strong_explicit(&comm->driver, &free, 1, memory_order_acquire,
+	return atomic_compare_exchange_strong_explicit(&comm->driver, &free, rr_drive_thread(), memory_order_acquire,
 						       memory_order_relaxed);
 }
 
-static void wait_for_driver(struct rr_comm *comm)
+/* The driver may sleep on our bell. Until `callers` is counted down, or by who closes it, nothing is given back. */
+static void wake_driver(struct rr_comm *comm)
 {
 	struct timespec nap = {.tv_nsec = NAP_NS};
 
+	rr_shm_wake(&comm->shm, comm->rank);
+	nanosleep(&nap, NULL);
+}
+
+static rr_status wait_for_driver(struct rr_comm *comm)
+{
+	bool taken = false;
+
+	if (rr_drives_here(comm))
+		return rr_fail(RR_ERR_ARGUMENT, "a call is in flight on this communicator, and this one comes from inside it (a transport's callback, or a signal's handler): only close and abort may");
 	atomic_fetch_add_explicit(&comm->callers, 1, memory_order_seq_cst);
-	while (!rr_drive_try(comm)) {
-		rr_shm_wake(&comm->shm, comm->rank); /* the progress thread may sleep on our bell, driving */
-		nanosleep(&nap, NULL);
-	}
+	/* pairs with rr_comm_end(): it sees us, or we see it */
+	while (!atomic_load_explicit(&comm->ending, memory_order_seq_cst) && !(taken = rr_drive_try(comm)))
+		wake_driver(comm);
 	atomic_fetch_sub_explicit(&comm->callers, 1, memory_order_seq_cst);
+	return taken ? RR_OK : rr_comm_closed(comm);
 }
 
 /* Uncontended, as a blocking call without asynchronous work is: one locked operation. */
-void rr_drive_take(struct rr_comm *comm)
+rr_status rr_drive_take(struct rr_comm *comm)
 {
-	if (!rr_drive_try(comm))
-		wait_for_driver(comm);
+	return rr_drive_try(comm) ? RR_OK : wait_for_driver(comm);
+}
+
+void rr_drive_take_last(struct rr_comm *comm)
+{
+	while (!rr_drive_try(comm))
+		wake_driver(comm);
+}
+
+static void leave(struct rr_comm *comm)
+{
+	if (rr_own32(&comm->ending) == RR_ENDS_HERE) /* written by this thread */
+		rr_comm_end(comm);
+	else
+		rr_publish64(&comm->driver, 0); /* pairs with rr_drive_try() */
 }
 
 void rr_drive_leave(struct rr_comm *comm)
 {
 	bool left = rr_own32(&comm->unfinished) != 0;
 
-	rr_publish32(&comm->driver, 0); /* pairs with rr_drive_try() */
+	leave(comm);
 	if (left) {
 		pthread_mutex_lock(&list_lock);
 		pthread_cond_signal(&list_news);
@@ -96,9 +124,24 @@ void rr_drive_leave(struct rr_comm *comm)
 	}
 }
 
+void rr_drive_shut(struct rr_comm *comm)
+{
+	rr_publish64(&comm->driver, RR_DRIVER_LAST);
+}
+
+bool rr_drive_is_shut(const struct rr_comm *comm)
+{
+	return rr_observe64(&comm->driver) == RR_DRIVER_LAST; /* pairs with rr_drive_shut() */
+}
+
 static bool work_done(struct rr_work *work)
 {
 	return rr_observe32(&work->state) == RR_WORK_DONE;
+}
+
+static rr_status ended(const struct rr_work *work)
+{
+	return work->status < 0 ? rr_error_set(&work->error) : RR_OK;
 }
 
 rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns)
@@ -112,32 +155,42 @@ rr_status rr_drive_held(struct rr_comm *comm, struct rr_work *work, uint64_t unt
 		rr_operation_progress(comm, &moved);
 		if (work_done(work))
 			break;
-		if (moved) {
+		if (moved && !rr_comm_doomed(comm)) {
 			rr_wait_moved(&wait, page);
 			if (comm->shm.crowded && !comm->far) /* what is to come next depends on ranks that wait for this processor */
 				sched_yield();
 			continue;
 		}
-		wait.awake = comm->engine.passes_under_way > 0;
-		if (!rr_wait_step(&wait, page))
-			continue;
-		if (comm->far)
-			rr_far_crowded(comm->far, wait.crowded);
+		if (!moved) {
+			wait.awake = comm->engine.passes_under_way > 0;
+			if (!rr_wait_step(&wait, page))
+				continue;
+			if (comm->far)
+				rr_far_crowded(comm->far, wait.crowded);
+		}
 		rr_watch_look(comm);
 		if (rr_now_ns() >= until_ns)
 			break;
 	}
 	rr_wait_stop(&wait, page);
-	if (!work_done(work))
-		return RR_AGAIN;
-	return work->status < 0 ? rr_error_set(&work->error) : RR_OK;
+	return work_done(work) ? ended(work) : RR_AGAIN;
 }
 
 rr_status rr_drive(struct rr_comm *comm, struct rr_work *work, uint64_t until_ns)
 {
+	const struct timespec nap = {.tv_nsec = NAP_NS};
 	rr_status status;
 
-	rr_drive_take(comm);
+	if (rr_own32(&comm->callers)) /* who has just driven lets those pass that wait */
+		nanosleep(&nap, NULL);
+	status = rr_drive_take(comm);
+	if (status == RR_ERR_CLOSED) { /* who closes it ends the work, whose buffers are in use until then */
+		while (!work_done(work))
+			nanosleep(&nap, NULL);
+		return ended(work);
+	}
+	if (status < 0)
+		return status;
 	status = rr_drive_held(comm, work, until_ns);
 	rr_drive_leave(comm);
 	return status;
@@ -167,16 +220,16 @@ static bool list_remove(struct rr_comm *comm)
 	return true;
 }
 
-/* One pass over one communicator; `alone`: its bell may be slept on. *last: the one that `wait` was begun for. */
-static bool pass(struct rr_comm *comm, struct rr_wait *wait, struct rr_comm **last, bool alone)
+/* One pass over one communicator; `alone`: its bell may be slept on. *last: the number of the one that `wait` was begun for. */
+static bool pass(struct rr_comm *comm, struct rr_wait *wait, uint64_t *last, bool alone)
 {
 	bool moved = false;
 
 	if (rr_own32(&comm->callers) || !rr_drive_try(comm))
 		return false;
-	if (comm != *last)
+	if (comm->number != *last)
 		rr_wait_start(wait, &comm->spin, rr_comm_yields(comm), rr_comm_sleeper(comm));
-	*last = comm;
+	*last = comm->number;
 	rr_operation_progress(comm, &moved);
 	bool left = rr_own32(&comm->unfinished) != 0;
 	if (moved)
@@ -190,7 +243,7 @@ static bool pass(struct rr_comm *comm, struct rr_wait *wait, struct rr_comm **la
 	}
 	if (!alone || !rr_own32(&comm->unfinished) || rr_own32(&comm->callers))
 		rr_wait_stop(wait, comm->shm.page);
-	rr_publish32(&comm->driver, 0);
+	leave(comm);
 	return moved;
 }
 
@@ -201,8 +254,8 @@ static void retire(struct rr_comm *comm)
 	/* pairs with rr_drive_hand_over(): one of us sees the other's store */
 	if (atomic_load_explicit(&comm->unfinished, memory_order_seq_cst))
 		atomic_store_explicit(&comm->listed, 1, memory_order_seq_cst);
-	else
-		list_remove(comm);
+	else if (list_remove(comm))
+		rr_comm_release(comm);
 }
 
 static void wait_for_news(uint64_t ns)
@@ -232,24 +285,27 @@ static void stand_back(bool callers)
 static void *progress_thread(void *unused)
 {
 	struct rr_wait wait;
-	struct rr_comm *last = NULL;
+	uint64_t last = 0;
 
 	(void)unused;
 	pthread_mutex_lock(&list_lock);
+	thread_number = rr_drive_thread();
 	while (list) {
 		struct rr_comm *comm = list;
 		bool alone = !comm->thread_next, moved, callers;
 
-		list_remove(comm); /* each in turn */
+		list_remove(comm); /* each in turn; it keeps its reference */
 		list_append(comm);
 		thread_inside = comm;
+		rr_comm_retain(comm);
 		pthread_mutex_unlock(&list_lock);
 		moved = pass(comm, &wait, &last, alone);
-		callers = rr_own32(&comm->callers) || rr_own32(&comm->driver);
+		callers = rr_own32(&comm->callers) || rr_own64(&comm->driver);
 		pthread_mutex_lock(&list_lock);
 		if (rr_own32(&comm->unfinished) == 0)
 			retire(comm);
 		thread_inside = NULL;
+		rr_comm_release(comm);
 		if (!moved && list && (callers || !alone))
 			stand_back(callers && alone);
 		if (!list)
@@ -271,6 +327,7 @@ rr_status rr_drive_hand_over(struct rr_comm *comm)
 	pthread_mutex_lock(&list_lock);
 	if (!rr_own32(&comm->listed)) {
 		list_append(comm);
+		rr_comm_retain(comm);
 		atomic_store_explicit(&comm->listed, 1, memory_order_seq_cst);
 		pthread_cond_signal(&list_news);
 	}
@@ -289,16 +346,13 @@ rr_status rr_drive_hand_over(struct rr_comm *comm)
 
 void rr_drive_forget(struct rr_comm *comm)
 {
-	struct timespec nap = {.tv_nsec = NAP_NS};
-
 	pthread_mutex_lock(&list_lock);
-	list_remove(comm);
-	while (thread_inside == comm) {
+	if (list_remove(comm))
+		rr_comm_release(comm);
+	while (thread_inside == comm && thread_number != rr_drive_thread()) {
 		pthread_mutex_unlock(&list_lock);
-		rr_shm_wake(&comm->shm, comm->rank);
-		nanosleep(&nap, NULL);
+		wake_driver(comm);
 		pthread_mutex_lock(&list_lock);
 	}
-	list_remove(comm);
 	pthread_mutex_unlock(&list_lock);
 }

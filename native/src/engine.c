@@ -80,7 +80,10 @@ rr_status rr_engine_start(struct rr_engine *engine, const struct rr_plan *plan, 
 	memcpy(engine->buffers, buffers, sizeof(engine->buffers));
 	rr_note64(&engine->open.op, op);
 	engine->open.descriptor = plan->descriptor.hash;
-	memcpy(engine->open.place, places, sizeof(engine->open.place));
+	/* Where the ends were told their counts apart, coordinates are each rank's own: nobody reaches by them (link.h, row_bytes). */
+	memset(engine->open.place, 0, sizeof(engine->open.place));
+	if (!plan->paired)
+		memcpy(engine->open.place, places, sizeof(engine->open.place));
 	engine->opens_posted = 0;
 	engine->opens_seen = 0;
 	for (uint32_t i = 0; i < plan->link_total; i++) {

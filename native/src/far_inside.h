@@ -139,6 +139,7 @@ struct rr_edge {
 	uint32_t target_count, target_next;
 	uint64_t dial_again_ns, joining_since_ns;
 	bool refused; /* a try was: the peer's host is there, and nobody listens */
+	uint32_t silent_last; /* target_next when somebody's kernel took a try last, and nobody answered it: a rank may be late */
 	struct rr_net_target answered; /* the address that was right */
 	char failure[160];             /* of the last try */
 	/* the control connection */

@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "far_inside.h"
+#include "forked.h"
 #include "process.h"
 #include "status.h"
 
@@ -120,7 +121,8 @@ rr_status rr_far_want(struct rr_far *far, int32_t peer, uint32_t channel)
 		}
 	}
 	rr_far_look(far);
-	if (edge->state == RR_EDGE_JOINING && edge->dials && edge->target_next >= 2 * edge->target_count) {
+	/* A rank whose kernel takes connections that it does not answer is late: the operation's time-out ends that. */
+	if (edge->state == RR_EDGE_JOINING && edge->dials && edge->target_next >= edge->silent_last + 2 * edge->target_count) {
 		uint64_t waited_ns = rr_now_ns() - edge->joining_since_ns;
 		if (waited_ns > (edge->refused ? REFUSED_NS : UNREACHABLE_NS))
 			return cannot_reach(far, edge);
@@ -137,7 +139,7 @@ static void give_stream(struct rr_edge *edge, uint32_t stream, int socket)
 		served->ops->stream(served->user, stream - served->stream_first, socket);
 		return;
 	}
-	close(socket);
+	rr_own_close(socket);
 }
 
 void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, int socket)
@@ -149,12 +151,12 @@ void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, in
 		return;
 	}
 	if (edge->socket >= 0 || edge->state == RR_EDGE_ENDED) { /* a second one: the peer gave the first up */
-		close(socket);
+		rr_own_close(socket);
 		return;
 	}
 	edge->input = malloc(INPUT_BYTES);
 	if (!edge->input) {
-		close(socket);
+		rr_own_close(socket);
 		return;
 	}
 	edge->socket = socket;

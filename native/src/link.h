@@ -56,7 +56,8 @@ struct rr_transfer {
 	enum rr_mode mode;
 	/*
 	 * Where the ends were told their counts apart: 1 + the bytes of all of the row's slices, compared by the receiver
-	 * (RR_ERR_MISMATCH); else 0, and not compared. Such transfers go by SLOT or STREAM; see rr_link_row_differs().
+	 * (RR_ERR_MISMATCH); else 0, and not compared. Such transfers go by SLOT or STREAM alone, out of scratch, too: the engine
+	 * tells no places then. See rr_link_row_differs().
 	 */
 	uint64_t row_bytes;
 	/* sender, at commit, where the operation checks; else 0: CRC32C of the bytes as they are, and as their origin had them */

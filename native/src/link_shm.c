@@ -355,6 +355,16 @@ static const uint8_t *payload_of(const struct link_shm *this, const struct rr_da
 	return slots && at + line->bytes <= this->slots_bytes ? slots + at : NULL;
 }
 
+/* Of the vector's own coordinates both ends know the same; only cells of scratch are where their owner says. */
+static bool is_elsewhere(const struct rr_data *line, const struct rr_transfer *transfer)
+{
+	bool in_place = transfer->mode == RR_MODE_SOURCE || transfer->mode == RR_MODE_CMA;
+
+	if (transfer->row_bytes)
+		return line->coordinate != transfer->row_bytes;
+	return in_place && transfer->buffer != RR_SCRATCH && line->coordinate != transfer->coordinate;
+}
+
 static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transfer, const void **data)
 {
 	struct link_shm *this = self(link);
@@ -369,8 +379,7 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	if (rr_observe64(&line->serial) != this->serial + 1) /* pairs with shm_commit() */
 		return RR_AGAIN;
 	if (line->op != transfer->op || line->order != transfer->order || line->slice != transfer->slice ||
-	    line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode ||
-	    (transfer->row_bytes && line->coordinate != transfer->row_bytes))
+	    line->bytes != transfer->bytes || line->mode != (uint32_t)transfer->mode || is_elsewhere(line, transfer))
 		return wrong_data(link, line, transfer);
 	link->crc = line->crc;
 	link->origin = line->origin;

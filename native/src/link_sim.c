@@ -12,7 +12,7 @@
 #include "sim.h"
 #include "status.h"
 
-#define IN_FLIGHT_MAX 64u /* transfers of one link; credit is at most this */
+#define IN_FLIGHT_MAX 64u /* transfers of one link that need credit */
 #define POISON 0xa5
 
 struct rr_sim_common { /* a slot that several ranks read */
@@ -34,7 +34,8 @@ struct edge {
 	int32_t from, to;
 	uint64_t committed, released, credited;
 	uint64_t free_ns, last_arrival_ns, busy_ns;
-	struct message messages[IN_FLIGHT_MAX];
+	struct message *messages; /* [room], by number: implied transfers run ahead without credit, any number of them */
+	uint64_t room;
 	uint8_t *slots;   /* [slot_count] of slot_bytes */
 	uint8_t *staging; /* likewise, for late writes */
 	bool late;        /* of the reserve under way */
@@ -129,12 +130,32 @@ static rr_status sim_open_accept(struct rr_link *link, const struct rr_open *ope
 	return RR_OK;
 }
 
+/* Room for one more of either end: what is not credited yet keeps its place. */
+static bool make_room(struct edge *edge)
+{
+	uint64_t end = edge->committed > edge->released ? edge->committed : edge->released;
+
+	if (end - edge->credited + 1 < edge->room)
+		return true;
+	struct message *larger = calloc(2 * edge->room, sizeof(*larger));
+	if (!larger) {
+		edge->sim->out_of_memory = true;
+		return false;
+	}
+	for (uint64_t n = edge->credited; n < end; n++)
+		larger[n % (2 * edge->room)] = edge->messages[n % edge->room];
+	free(edge->messages);
+	edge->messages = larger;
+	edge->room *= 2;
+	return true;
+}
+
 /* ---- sender ---- */
 
 static void take_credits(struct edge *edge)
 {
 	while (edge->credited < edge->released &&
-	       rr_sim_due(edge->sim, edge->messages[edge->credited % IN_FLIGHT_MAX].credit_ns))
+	       rr_sim_due(edge->sim, edge->messages[edge->credited % edge->room].credit_ns))
 		edge->credited++;
 }
 
@@ -213,7 +234,9 @@ static void sim_commit(struct rr_link *link, const struct rr_transfer *transfer)
 {
 	struct edge *edge = edge_of(link);
 	struct rr_sim *sim = edge->sim;
-	struct message *message = &edge->messages[edge->committed % IN_FLIGHT_MAX];
+	if (!make_room(edge))
+		return;
+	struct message *message = &edge->messages[edge->committed % edge->room];
 	uint64_t cost = transfer->bytes * sim->spec.transfer_ps_per_byte / 1000;
 	uint64_t begin = edge->free_ns > sim->now_ns ? edge->free_ns : sim->now_ns;
 
@@ -267,7 +290,7 @@ static uint64_t sim_released(struct rr_link *link)
 static rr_status sim_peek(struct rr_link *link, const struct rr_transfer *wanted, const void **data)
 {
 	struct edge *edge = edge_of(link);
-	struct message *message = &edge->messages[edge->released % IN_FLIGHT_MAX];
+	struct message *message = &edge->messages[edge->released % edge->room];
 	const struct rr_transfer *sent = &message->transfer;
 
 	bool reads = wanted->implied || wanted->mode == RR_MODE_SOURCE || wanted->mode == RR_MODE_CMA;
@@ -314,7 +337,9 @@ static rr_status sim_peek(struct rr_link *link, const struct rr_transfer *wanted
 static void sim_release(struct rr_link *link, uint32_t bytes)
 {
 	struct edge *edge = edge_of(link);
-	struct message *message = &edge->messages[edge->released % IN_FLIGHT_MAX];
+	if (!make_room(edge))
+		return;
+	struct message *message = &edge->messages[edge->released % edge->room];
 
 	if (edge->released < edge->committed && message->common)
 		leave_common(edge, &message->common);
@@ -339,8 +364,9 @@ static void sim_close(struct rr_link *link)
 
 	if (--edge->ends == 0) {
 		for (; edge->released < edge->committed; edge->released++)
-			leave_common(edge, &edge->messages[edge->released % IN_FLIGHT_MAX].common);
+			leave_common(edge, &edge->messages[edge->released % edge->room].common);
 		leave_common(edge, &edge->common);
+		free(edge->messages);
 		free(edge->slots);
 		free(edge->staging);
 		free(edge);
@@ -363,7 +389,7 @@ static const struct rr_link_ops sim_ops = {
 	.close = sim_close,
 };
 
-rr_status rr_link_sim_open(struct rr_sim *sim, int32_t from, int32_t to, struct rr_link **out, struct rr_link **in)
+static rr_status open_edge(struct rr_sim *sim, int32_t from, int32_t to, struct rr_link **out, struct rr_link **in)
 {
 	struct edge *edge = calloc(1, sizeof(*edge));
 	struct link_sim *sender = calloc(1, sizeof(*sender));
@@ -379,9 +405,12 @@ rr_status rr_link_sim_open(struct rr_sim *sim, int32_t from, int32_t to, struct 
 	if (edge) {
 		edge->slots = malloc(bytes);
 		edge->staging = malloc(bytes);
+		edge->room = IN_FLIGHT_MAX;
+		edge->messages = calloc(edge->room, sizeof(*edge->messages));
 	}
-	if (!edge || !sender || !receiver || !edge->slots || !edge->staging) {
+	if (!edge || !sender || !receiver || !edge->slots || !edge->staging || !edge->messages) {
 		if (edge) {
+			free(edge->messages);
 			free(edge->slots);
 			free(edge->staging);
 		}
@@ -400,3 +429,29 @@ rr_status rr_link_sim_open(struct rr_sim *sim, int32_t from, int32_t to, struct 
 	*in = &receiver->link;
 	return RR_OK;
 }
+
+static rr_status open_all(struct rr_sim *sim)
+{
+	rr_status status = RR_OK;
+
+	for (int32_t r = 0; r < sim->world; r++)
+		for (int32_t i = 0; i < sim->world * (int32_t)sim->channels[r] && status == RR_OK; i++) {
+			int32_t p = i % sim->world, base = i - p;
+			if (p != r)
+				status = open_edge(sim, r, p, &sim->engines[r].out[i], &sim->engines[p].in[base + r]);
+		}
+	return status;
+}
+
+static rr_status draw_places(struct rr_sim *sim, int32_t r, struct rr_buffer buffers[RR_BUFFER_COUNT],
+			     struct rr_place places[RR_BUFFER_COUNT])
+{
+	(void)r;
+	(void)buffers;
+	for (int b = 0; b < RR_BUFFER_COUNT; b++)
+		if (sim->spec.registered == 1 || (sim->spec.registered == 2 && rr_sim_random(sim, 2)))
+			places[b].reach = RR_REACH_REGION;
+	return RR_OK;
+}
+
+const struct rr_sim_links rr_sim_own_links = {.open = open_all, .begin = draw_places};

@@ -355,12 +355,8 @@ static uint32_t slice_bytes_of(const struct rr_comm *comm, int32_t peer)
 	return bytes < SLICE_BYTES_MIN ? SLICE_BYTES_MIN : (uint32_t)bytes;
 }
 
-static rr_status check(struct rr_comm *comm, int32_t peer, const void *address, uint64_t count, int32_t dtype)
+static rr_status check(const struct rr_comm *comm, int32_t peer, const void *address, uint64_t count, int32_t dtype)
 {
-	rr_status status = rr_comm_usable(comm);
-
-	if (status < 0)
-		return status;
 	if (peer < 0 || peer >= comm->world || peer == comm->rank)
 		return rr_fail(RR_ERR_ARGUMENT, "peer is %d: accepted are ranks 0..%d but %d, this one", peer, comm->world - 1,
 			       comm->rank);
@@ -372,17 +368,23 @@ static rr_status check(struct rr_comm *comm, int32_t peer, const void *address, 
 	return RR_OK;
 }
 
+/* The driver is in hand. */
 static rr_status enqueue(struct rr_comm *comm, struct rr_work *work)
 {
-	rr_status status = comm->failed ? rr_error_set(&comm->failure) : make_queues(comm);
+	struct rr_message *message = &work->message;
+	rr_status status = make_queues(comm);
 	struct queue *queue;
 	bool moved = false;
 
 	if (status < 0)
 		return status;
-	queue = queue_of(comm, &work->message);
-	work->message.serial = ++queue->serial;
-	work->op = work->message.serial;
+	if (message->outgoing) {
+		message->slice_bytes = slice_bytes_of(comm, message->peer);
+		message->slices = slices_of(message->bytes, message->slice_bytes);
+	}
+	queue = queue_of(comm, message);
+	message->serial = ++queue->serial;
+	work->op = message->serial;
 	if (queue->last)
 		queue->last->next = work;
 	else
@@ -397,37 +399,29 @@ static rr_status enqueue(struct rr_comm *comm, struct rr_work *work)
 static rr_status start(struct rr_comm *comm, const struct rr_message *message, uint64_t timeout_ns, int32_t background,
 		       rr_work **out)
 {
-	rr_status status = RR_ERR_NO_MEMORY;
-	struct rr_work *work = calloc(1, sizeof(*work));
+	struct rr_work *work = rr_work_make(comm);
+	rr_status status;
 
-	if (work)
-		work->link_stats = calloc((size_t)comm->world, sizeof(*work->link_stats));
-	if (!work || !work->link_stats) {
-		rr_fail(RR_ERR_NO_MEMORY, "no memory for a message's work");
-		goto free_work;
-	}
-	work->comm = comm;
-	work->world = comm->world;
+	if (!work)
+		return RR_ERR_NO_MEMORY;
 	work->message = *message;
 	work->status = RR_AGAIN;
 	rr_note32(&work->state, RR_WORK_RUNNING);
 	work->started_ns = rr_now_ns();
 	work->deadline_ns = work->started_ns + (timeout_ns ? timeout_ns : comm->options.timeout_ns);
-	rr_drive_take(comm);
-	status = enqueue(comm, work);
-	rr_drive_leave(comm);
-	if (status < 0)
-		goto free_work;
+	status = rr_comm_begin(comm);
+	if (status >= 0) {
+		status = enqueue(comm, work);
+		rr_drive_leave(comm);
+	}
+	if (status < 0) {
+		rr_work_unmake(work);
+		return status;
+	}
 	if (background && rr_own32(&comm->unfinished) && rr_drive_hand_over(comm) < 0)
 		rr_comm_abort(comm, "no progress thread"); /* the work is done then, with this error */
 	*out = work;
 	return RR_OK;
-
-free_work:
-	if (work)
-		free(work->link_stats);
-	free(work);
-	return status;
 }
 
 rr_status rr_send_start(rr_comm *comm, int32_t peer, const void *data, uint64_t count, int32_t dtype, uint64_t timeout_ns,
@@ -438,8 +432,7 @@ rr_status rr_send_start(rr_comm *comm, int32_t peer, const void *data, uint64_t 
 	if (status < 0)
 		return status;
 	struct rr_message message = {.peer = peer, .outgoing = true, .dtype = dtype, .address = (char *)(uintptr_t)data,
-				     .bytes = count * rr_dtype_bytes((rr_dtype)dtype), .slice_bytes = slice_bytes_of(comm, peer)};
-	message.slices = slices_of(message.bytes, message.slice_bytes);
+				     .bytes = count * rr_dtype_bytes((rr_dtype)dtype)};
 	return start(comm, &message, timeout_ns, background, out);
 }
 

@@ -78,9 +78,11 @@ static rr_status find_places(struct rr_comm *comm, struct rr_work *work, struct 
 	uint64_t ends[2] = {plan->input_end, plan->output_end};
 
 	memset(places, 0, RR_BUFFER_COUNT * sizeof(*places));
+	if (plan->paired) /* the engine tells none */
+		return RR_OK;
 	for (int b = 0; b < 2; b++) {
-		if (plan->paired || (b == 0 ? &work->input : &work->output)->extents) {
-			/* Several pieces, or coordinates that differ between the ends: through slots, or staged. Nothing to keep. */
+		if ((b == 0 ? &work->input : &work->output)->extents) {
+			/* Several pieces: through slots, or staged. Nothing to keep. */
 			plan->place_address[b] = &plan->place;
 			continue;
 		}
@@ -95,7 +97,7 @@ static rr_status find_places(struct rr_comm *comm, struct rr_work *work, struct 
 		places[b] = plan->place[b];
 	}
 	plan->place_generation = generation;
-	if (!plan->paired && is_staged(comm, plan, &places[RR_INPUT])) {
+	if (is_staged(comm, plan, &places[RR_INPUT])) {
 		rr_status status = rr_stage_input(comm, work, &places[RR_INPUT]);
 		if (status != RR_OK)
 			return status;
@@ -133,7 +135,7 @@ static rr_status find_device_places(struct rr_comm *comm, const struct rr_work *
 		for (uint32_t i = 0; buffer->extents && i < buffer->count && status == RR_OK; i++) /* pieces: only read in place */
 			status = device_place(device, buffer->extents[i].address, buffer->extents[i].bytes, 0, &seen);
 		if (!buffer->extents && status == RR_OK)
-			status = device_place(device, addresses[b], ends[b] - begins[b], begins[b], plan->paired ? &seen : &places[b]);
+			status = device_place(device, addresses[b], ends[b] - begins[b], begins[b], &places[b]);
 	}
 	if (status == RR_OK && plan->scratch_bytes)
 		status = device_place(device, comm->device_scratch, comm->device_scratch_bytes, 0, &places[RR_SCRATCH]);

@@ -1,73 +1,16 @@
 /* plan.c - plans: made, checked, bound. */
-#include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm.h"
 #include "engine_origin.h"
+#include "forked.h"
 #include "order.h"
+#include "plan_check.h"
 #include "stage.h"
 #include "status.h"
 
 #define SLICE_BYTES_MIN 4096u
-
-static bool reduces(int32_t collective)
-{
-	return collective == RR_ALL_REDUCE || collective == RR_REDUCE_SCATTER || collective == RR_REDUCE;
-}
-
-static rr_status check_spec(int32_t rank, int32_t world, const rr_plan_spec *spec)
-{
-	const struct rr_schedule *rows = spec->schedule;
-
-	if (spec->dtype < 0 || spec->dtype >= (int32_t)RR_DTYPE_COUNT || spec->redop < 0 || spec->redop >= (int32_t)RR_REDOP_COUNT)
-		return rr_fail(RR_ERR_ARGUMENT, "dtype %d, redop %d: see rr_dtype and rr_redop", spec->dtype, spec->redop);
-	if (!rr_dtype_is_float((rr_dtype)spec->dtype) && reduces(spec->collective) && (spec->redop == RR_AVG || spec->scale != 1.0))
-		return rr_fail(RR_ERR_ARGUMENT, "avg and scale need a floating dtype, this is %s", rr_dtype_name((rr_dtype)spec->dtype));
-	if (isnan(spec->scale))
-		return rr_fail(RR_ERR_ARGUMENT, "scale is NaN");
-	if (spec->count > UINT64_MAX / 16 / rr_dtype_bytes((rr_dtype)spec->dtype))
-		return rr_fail(RR_ERR_ARGUMENT, "count %llu is beyond 64-bit arithmetic in bytes", (unsigned long long)spec->count);
-	if (!rows)
-		return rr_fail(RR_ERR_ARGUMENT, "schedule is NULL");
-	if ((int32_t)rows->world != world || (int32_t)rows->rank != rank)
-		return rr_fail(RR_ERR_ARGUMENT, "the schedule is rank %u's of %u ranks, this is rank %d of %d", rows->rank,
-			       rows->world, rank, world);
-	for (uint32_t c = 0; c < rows->chunk_count; c++)
-		if (spec->chunk_offsets[c] > spec->chunk_offsets[c + 1])
-			return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets[%u] is above its successor", c);
-	if ((spec->collective == RR_REDUCE_SCATTER || spec->collective == RR_ALL_GATHER) && rows->chunk_count % rows->world)
-		return rr_fail(RR_ERR_ARGUMENT, "%u chunks do not fall to %u ranks alike", rows->chunk_count, rows->world);
-	if (spec->chunk_offsets[0] != 0 || spec->chunk_offsets[rows->chunk_count] != spec->count)
-		return rr_fail(RR_ERR_ARGUMENT, "chunk_offsets must run from 0 to count");
-	if (spec->collective == RR_ALL_TO_ALL && rows->chunk_count != (uint64_t)world * (uint64_t)world)
-		return rr_fail(RR_ERR_ARGUMENT, "all_to_all among %d ranks has %d chunks, not %u", world, world * world,
-			       rows->chunk_count);
-	if (spec->paired && (spec->collective != RR_ALL_TO_ALL || spec->round_count > 1))
-		return rr_fail(RR_ERR_UNSUPPORTED, "paired: only all_to_all has counts by pair, and in one round");
-	if (spec->mailbox && (spec->count * rr_dtype_bytes((rr_dtype)spec->dtype) > RR_MAILBOX_BYTES ||
-			      world > (int32_t)RR_MAILBOX_WORLD_MAX ||
-			      (spec->collective != RR_ALL_REDUCE && spec->collective != RR_BARRIER)))
-		return rr_fail(RR_ERR_UNSUPPORTED, "mailboxes carry all_reduce and barrier of at most %u bytes among at most %u ranks",
-			       RR_MAILBOX_BYTES, RR_MAILBOX_WORLD_MAX);
-	return RR_OK;
-}
-
-static rr_status check_rows(const struct rr_schedule *rows, uint32_t round_count, bool wide)
-{
-	for (uint32_t r = 0; r < rows->row_count; r++) {
-		const struct rr_row *row = &rows->rows[r];
-		if ((uint32_t)(row->receive_end - row->receive_begin) + 1 > RR_COMBINE_SOURCES_MAX)
-			return rr_fail(RR_ERR_UNSUPPORTED, "row %u adds more than %u vectors: use algorithm ring for so many ranks",
-				       r, RR_COMBINE_SOURCES_MAX);
-		if (!wide && (row->flags & (RR_ROW_WIDE | RR_ROW_TAKES_WIDE)))
-			return rr_fail(RR_ERR_ARGUMENT, "row %u carries float32: set wide in the plan's spec", r);
-		if (round_count > 1 && row->chunk_end - row->chunk_begin > 1)
-			return rr_fail(RR_ERR_ARGUMENT, "round_count %u: row %u moves several chunks at once", round_count, r);
-	}
-	return RR_OK;
-}
 
 static rr_status find_peers(struct rr_plan *plan, int32_t world)
 {
@@ -99,7 +42,7 @@ static void find_buffers(struct rr_plan *plan, int32_t rank)
 		plan->uses[row->buffer] = true;
 		if (row->operand_buffer >= 0)
 			plan->uses[row->operand_buffer] = true;
-		if (row->buffer != RR_SCRATCH)
+		if (row->buffer != RR_SCRATCH && row->operand_buffer != RR_SCRATCH)
 			continue;
 		for (uint32_t k = 0; k < plan->round_count; k++) {
 			uint64_t bytes = plan->round_count == 1
@@ -135,39 +78,6 @@ static void find_buffers(struct rr_plan *plan, int32_t rank)
 	}
 }
 
-/* Whether chunks [begin, end) lie in what this rank has of a buffer. */
-static bool has_chunks(const struct rr_plan *plan, int32_t rank, int32_t buffer, int32_t begin, int32_t end)
-{
-	uint64_t low = plan->chunk_offsets[begin], high = plan->chunk_offsets[end];
-
-	if (buffer == RR_SCRATCH || low == high)
-		return true;
-	if (buffer == RR_INPUT)
-		return low >= plan->input_begin && high <= plan->input_end;
-	if (!plan->scattered)
-		return low >= plan->output_begin && high <= plan->output_end;
-	return begin + 1 == end && (uint32_t)begin % plan->rows->world == (uint32_t)rank; /* what comes for this rank */
-}
-
-/* A schedule made by a user, or damaged, must not lead the engine outside the caller's arrays. */
-static rr_status check_places(const struct rr_plan *plan, int32_t rank)
-{
-	const struct rr_schedule *rows = plan->rows;
-	uint64_t cells;
-
-	for (uint32_t r = 0; r < rows->row_count; r++) {
-		const struct rr_row *row = &rows->rows[r];
-		if (!has_chunks(plan, rank, row->buffer, row->chunk_begin, row->chunk_end) ||
-		    (row->operand_buffer >= 0 && !has_chunks(plan, rank, row->operand_buffer, row->chunk_begin, row->chunk_end)))
-			return rr_fail(RR_ERR_SCHEDULE, "row %u touches chunks %d to %d of an array of which rank %d has another part", r,
-				       row->chunk_begin, row->chunk_end, rank);
-	}
-	if (__builtin_mul_overflow(plan->cell_bytes, 2ull * rows->cell_count, &cells))
-		return rr_fail(RR_ERR_SCHEDULE, "%u cells of %llu bytes are beyond 64-bit arithmetic", rows->cell_count,
-			       (unsigned long long)plan->cell_bytes);
-	return RR_OK;
-}
-
 static void describe(struct rr_plan *plan, const rr_plan_spec *spec, uint64_t slice_bytes)
 {
 	struct rr_descriptor *descriptor = &plan->descriptor;
@@ -179,7 +89,7 @@ static void describe(struct rr_plan *plan, const rr_plan_spec *spec, uint64_t sl
 	descriptor->scale = spec->scale;
 	descriptor->collective = spec->collective;
 	descriptor->dtype = spec->dtype;
-	descriptor->redop = reduces(spec->collective) ? spec->redop : 0;
+	descriptor->redop = rr_collective_reduces(spec->collective) ? spec->redop : 0;
 	descriptor->root = spec->root;
 	descriptor->round_count = plan->round_count;
 	descriptor->mailbox = spec->mailbox;
@@ -195,6 +105,7 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 {
 	uint64_t slice_bytes = spec->slice_bytes ? spec->slice_bytes : slot_bytes;
 	uint32_t chunk_count = spec->schedule->chunk_count;
+	uint64_t cells;
 
 	/* Slices are counted in bytes of the vector; a wide one takes twice that in a slot. */
 	slot_bytes = spec->wide ? slot_bytes / 2 / 64 * 64 : slot_bytes;
@@ -216,7 +127,7 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 		return rr_fail(RR_ERR_ARGUMENT, "wide is for sum and avg of float16 and bfloat16, not for %s of %s",
 			       rr_redop_name((rr_redop)spec->redop), rr_dtype_name((rr_dtype)spec->dtype));
 	plan->factor = spec->scale / (spec->redop == RR_AVG ? world : 1);
-	plan->post = reduces(spec->collective) && plan->factor != 1.0;
+	plan->post = rr_collective_reduces(spec->collective) && plan->factor != 1.0;
 	plan->rows = rr_schedule_copy(spec->schedule);
 	plan->chunk_offsets = calloc((size_t)chunk_count + 1, sizeof(uint64_t));
 	if (plan->scattered) {
@@ -227,9 +138,7 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan of %u rows", spec->schedule->row_count);
 	for (uint32_t c = 0; c <= chunk_count; c++)
 		plan->chunk_offsets[c] = spec->chunk_offsets[c] * plan->element_bytes;
-	rr_status status = check_rows(plan->rows, plan->round_count, spec->wide != 0);
-	if (status >= 0)
-		status = rr_schedule_bind(plan->rows, channels);
+	rr_status status = rr_schedule_bind(plan->rows, channels);
 	if (status >= 0)
 		status = find_peers(plan, world);
 	if (status < 0)
@@ -238,12 +147,12 @@ static rr_status fill(struct rr_plan *plan, int32_t rank, int32_t world, uint64_
 	find_buffers(plan, rank);
 	if (plan->check && !(plan->kept = rr_origin_kept(plan->rows)))
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan of %u rows", plan->rows->row_count);
-	status = check_places(plan, rank);
-	if (status < 0)
-		return status;
 	/* Two rounds are open at most: their cells alternate. */
+	if (__builtin_mul_overflow(plan->cell_bytes, 2ull * plan->rows->cell_count, &cells) || cells > UINT64_MAX / 2)
+		return rr_fail(RR_ERR_SCHEDULE, "%u cells of %llu bytes are beyond 64-bit arithmetic", plan->rows->cell_count,
+			       (unsigned long long)plan->cell_bytes);
 	if (plan->uses[RR_SCRATCH] && !plan->mailbox)
-		plan->scratch_bytes = plan->cell_bytes * plan->rows->cell_count * (plan->round_count > 1 ? 2 : 1) + 64;
+		plan->scratch_bytes = cells / (plan->round_count > 1 ? 1 : 2) + 64;
 	return RR_OK;
 }
 
@@ -265,14 +174,17 @@ void rr_plan_unmake(struct rr_plan *plan)
 rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const uint32_t *channels,
 		       const rr_plan_spec *spec, struct rr_plan **out)
 {
-	rr_status status = check_spec(rank, world, spec);
+	rr_status status = rr_plan_check_spec(rank, world, spec);
 	struct rr_plan *plan;
 
+	if (status >= 0)
+		status = rr_plan_check_rows(spec);
 	if (status < 0)
 		return status;
 	plan = calloc(1, sizeof(*plan));
 	if (!plan)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan");
+	plan->process_mark = rr_forked_mark();
 	status = fill(plan, rank, world, slot_bytes, channels, spec);
 	if (status < 0) {
 		rr_plan_unmake(plan);
@@ -280,39 +192,6 @@ rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const u
 	}
 	*out = plan;
 	return RR_OK;
-}
-
-/* A plan may be freed by another thread than the communicator's: a garbage collector's. Held briefly. */
-static void lock_plans(struct rr_comm *comm)
-{
-	while (atomic_exchange_explicit(&comm->plans_lock, 1, memory_order_acquire))
-		sched_yield();
-}
-
-static void unlock_plans(struct rr_comm *comm)
-{
-	rr_publish32(&comm->plans_lock, 0);
-}
-
-static void attach(struct rr_comm *comm, struct rr_plan *plan)
-{
-	lock_plans(comm);
-	plan->comm = comm;
-	plan->list_next = comm->plans;
-	plan->list_link = &comm->plans;
-	if (comm->plans)
-		comm->plans->list_link = &plan->list_next;
-	comm->plans = plan;
-	unlock_plans(comm);
-}
-
-void rr_plan_detach_all(struct rr_comm *comm)
-{
-	lock_plans(comm);
-	for (struct rr_plan *plan = comm->plans; plan; plan = plan->list_next)
-		plan->comm = NULL;
-	comm->plans = NULL;
-	unlock_plans(comm);
 }
 
 /* Scratch moves when it grows: not under an operation that uses it. */
@@ -339,7 +218,7 @@ static rr_status check_device(const struct rr_comm *comm, rr_plan_spec *spec)
 	if (spec->dtype < 0 || spec->dtype >= (int32_t)RR_DTYPE_COUNT || spec->redop < 0 || spec->redop >= (int32_t)RR_REDOP_COUNT)
 		return RR_OK; /* refused with the others */
 	spec->mailbox = 0;
-	return comm->device->ops->serves(comm->device, (rr_dtype)spec->dtype, reduces(spec->collective) ? (rr_redop)spec->redop : RR_SUM);
+	return comm->device->ops->serves(comm->device, (rr_dtype)spec->dtype, rr_collective_reduces(spec->collective) ? (rr_redop)spec->redop : RR_SUM);
 }
 
 static rr_status put_on_device(struct rr_plan *plan, struct rr_comm *comm, const rr_plan_spec *spec)
@@ -361,56 +240,53 @@ static rr_status put_on_device(struct rr_plan *plan, struct rr_comm *comm, const
 	return status;
 }
 
-rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out)
+/* The driver is in hand. */
+static rr_status make_bound(struct rr_comm *comm, rr_plan_spec *spec, struct rr_plan **out)
 {
-	rr_plan_spec spec = *given;
+	rr_status status = spec->on_device ? check_device(comm, spec) : RR_OK;
 	struct rr_plan *plan = NULL;
-	rr_status status = rr_comm_usable(comm);
 
-	if (status >= 0 && spec.on_device)
-		status = check_device(comm, &spec);
 	if (status >= 0)
-		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, comm->edge_channels, &spec, &plan);
+		status = rr_plan_make(comm->rank, comm->world, comm->shm.layout.slot_bytes, comm->edge_channels, spec, &plan);
 	if (status < 0)
 		return status;
-	if (spec.on_device)
-		status = put_on_device(plan, comm, &spec);
+	if (spec->on_device)
+		status = put_on_device(plan, comm, spec);
 	if (status >= 0)
 		status = rr_stage_find(comm, plan);
+	if (status >= 0)
+		status = grow_scratch(comm, plan);
 	if (status < 0) {
 		rr_plan_unmake(plan);
 		return status;
 	}
-	rr_drive_take(comm);
-	status = grow_scratch(comm, plan);
-	if (status >= 0) {
-		attach(comm, plan);
-		for (uint32_t i = 0; i < plan->peer_count; i++)
-			plan->far = plan->far || !rr_shm_has(&comm->shm, plan->peers[i]);
-		for (uint32_t i = 0; i < plan->link_total; i++)
-			plan->rdma = plan->rdma || comm->engine.out[plan->links[i]]->kind == RR_LINK_RDMA;
-		plan->descriptor_index = comm->descriptor_next++ % RR_DESCRIPTOR_COUNT;
-	}
-	rr_drive_leave(comm);
-	if (status < 0) {
-		rr_plan_unmake(plan);
-		return status;
-	}
+	for (uint32_t i = 0; i < plan->peer_count; i++)
+		plan->far = plan->far || !rr_shm_has(&comm->shm, plan->peers[i]);
+	for (uint32_t i = 0; i < plan->link_total; i++)
+		plan->rdma = plan->rdma || comm->engine.out[plan->links[i]]->kind == RR_LINK_RDMA;
+	plan->descriptor_index = comm->descriptor_next++ % RR_DESCRIPTOR_COUNT;
+	plan->comm = comm;
+	rr_comm_retain(comm);
 	*out = plan;
 	return RR_OK;
 }
 
+rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out)
+{
+	rr_plan_spec spec = *given;
+	rr_status status = rr_comm_begin(comm);
+
+	if (status < 0)
+		return status;
+	status = make_bound(comm, &spec, out);
+	rr_drive_leave(comm);
+	return status;
+}
+
 void rr_plan_free(rr_plan *plan)
 {
-	if (!plan)
+	if (!plan || plan->process_mark != rr_forked_mark()) /* of a parent, which may have used it at the fork */
 		return;
-	if (plan->comm) {
-		struct rr_comm *comm = plan->comm;
-		lock_plans(comm);
-		*plan->list_link = plan->list_next;
-		if (plan->list_next)
-			plan->list_next->list_link = plan->list_link;
-		unlock_plans(comm);
-	}
+	rr_comm_release(plan->comm);
 	rr_plan_unmake(plan);
 }

@@ -137,6 +137,12 @@ static bool width_ok(const struct rr_row *row)
 	       (row->buffer == RR_SCRATCH || !(row->flags & RR_ROW_WIDE));
 }
 
+/* Nobody writes another's input; what is float32 lands nowhere, for the vector is not. */
+static bool lands_ok(const struct rr_row *row, int32_t lands)
+{
+	return lands == -1 || lands == RR_SCRATCH || (lands == RR_OUTPUT && !(row->flags & RR_ROW_WIDE));
+}
+
 static rr_status check_row(const rr_schedule *schedule, uint32_t index)
 {
 	const struct rr_row *row = &schedule->rows[index];
@@ -160,6 +166,7 @@ static rr_status check_row(const rr_schedule *schedule, uint32_t index)
 		case RR_ACTION_REDUCE: ok = receives + (operand ? 1 : 0) >= 2; break;
 		}
 		ok = ok && row->action >= RR_ACTION_NONE && row->action <= RR_ACTION_REDUCE &&
+		     (row->action == RR_ACTION_NONE || row->buffer != RR_INPUT) && /* the input is the caller's */
 		     (!operand || (row->operand_at >= 0 && row->operand_at <= receives)) && width_ok(row);
 	}
 	for (int32_t i = row->after_begin; ok && i < row->after_end; i++) {
@@ -180,18 +187,27 @@ static rr_status check_peers(const rr_schedule *schedule)
 		for (int32_t i = row->receive_begin; i < row->receive_end; i++) {
 			const struct rr_receive *receive = &schedule->receives[i];
 			if (receive->peer < 0 || (uint32_t)receive->peer >= schedule->world ||
-			    (uint32_t)receive->peer == schedule->rank || !buffer_ok(receive->source))
-				return rr_fail(RR_ERR_SCHEDULE, "row %u receives from rank %d", r, receive->peer);
+			    (uint32_t)receive->peer == schedule->rank || !buffer_ok(receive->source) ||
+			    ((row->flags & RR_ROW_TAKES_WIDE) && receive->source != RR_SCRATCH))
+				return rr_fail(RR_ERR_SCHEDULE, "row %u receives from rank %d, buffer %d", r, receive->peer, receive->source);
 		}
 		for (int32_t i = row->send_begin; i < row->send_end; i++) {
 			const struct rr_send *send = &schedule->sends[i];
 			if (send->peer < 0 || (uint32_t)send->peer >= schedule->world ||
-			    (uint32_t)send->peer == schedule->rank || send->lands < -1 ||
-			    send->lands >= RR_BUFFER_COUNT)
-				return rr_fail(RR_ERR_SCHEDULE, "row %u sends to rank %d", r, send->peer);
+			    (uint32_t)send->peer == schedule->rank || !lands_ok(row, send->lands))
+				return rr_fail(RR_ERR_SCHEDULE, "row %u sends to rank %d, to land in buffer %d", r, send->peer, send->lands);
 		}
 	}
 	return RR_OK;
+}
+
+static struct rr_forward find_forward(const rr_schedule *schedule)
+{
+	for (uint32_t r = 0; r < schedule->row_count && schedule->collective == RR_ALL_TO_ALL; r++)
+		for (int32_t c = schedule->rows[r].chunk_begin; c < schedule->rows[r].chunk_end; c++)
+			if ((uint32_t)c / schedule->world != schedule->rank && (uint32_t)c % schedule->world != schedule->rank)
+				return (struct rr_forward){(int32_t)schedule->rank, r, c};
+	return (struct rr_forward){-1, 0, -1};
 }
 
 static void decode_tables(rr_schedule *schedule, const uint8_t *bytes)
@@ -236,6 +252,7 @@ rr_status rr_schedule_decode(const void *bytes, size_t size, int32_t rank, rr_sc
 		status = check_peers(schedule);
 	if (status < 0)
 		goto free_schedule;
+	schedule->forward = find_forward(schedule);
 	*out = schedule;
 	return RR_OK;
 
@@ -334,6 +351,32 @@ close_file:
 	return status;
 }
 
+/* One rank's table in the bytes of a file whose header and checksum are right. */
+static rr_status decode_in_file(const char *path, const uint8_t *bytes, size_t size, int32_t rank, rr_schedule **out)
+{
+	uint64_t begin = load64(bytes + FILE_HEADER_BYTES + (uint64_t)rank * 8);
+	uint64_t end = load64(bytes + FILE_HEADER_BYTES + (uint64_t)rank * 8 + 8);
+
+	if (begin > end || end > size - 4)
+		return rr_fail(RR_ERR_SCHEDULE, "%s: the rows of rank %d lie outside the file", path, rank);
+	return rr_schedule_decode(bytes + begin, (size_t)(end - begin), rank, out);
+}
+
+/* What one rank cannot bind, all ranks refuse: so each looks at the rows of all. */
+static rr_status find_forward_in_file(const char *path, const uint8_t *bytes, size_t size, rr_schedule *schedule)
+{
+	schedule->forward.chunk = -1;
+	for (uint32_t r = 0; r < schedule->world && schedule->forward.chunk < 0; r++) {
+		rr_schedule *other;
+		rr_status status = decode_in_file(path, bytes, size, (int32_t)r, &other);
+		if (status < 0)
+			return status;
+		schedule->forward = other->forward;
+		rr_schedule_free(other);
+	}
+	return RR_OK;
+}
+
 rr_status rr_schedule_load(const char *path, int32_t rank, rr_schedule **out)
 {
 	uint8_t *bytes = NULL;
@@ -356,18 +399,22 @@ rr_status rr_schedule_load(const char *path, int32_t rank, rr_schedule **out)
 		status = rr_fail(RR_ERR_ARGUMENT, "rank %d is not in %s, which is for %u ranks", rank, path, world);
 		goto free_bytes;
 	}
-	uint64_t offsets = FILE_HEADER_BYTES;
-	if (offsets + ((uint64_t)world + 1) * 8 + 4 > size) {
+	if (FILE_HEADER_BYTES + ((uint64_t)world + 1) * 8 + 4 > size) {
 		status = rr_fail(RR_ERR_SCHEDULE, "%s ends inside its index", path);
 		goto free_bytes;
 	}
-	uint64_t begin = load64(bytes + offsets + (uint64_t)rank * 8);
-	uint64_t end = load64(bytes + offsets + (uint64_t)rank * 8 + 8);
-	if (begin > end || end > size - 4) {
-		status = rr_fail(RR_ERR_SCHEDULE, "%s: the rows of rank %d lie outside the file", path, rank);
+	rr_schedule *schedule;
+	status = decode_in_file(path, bytes, size, rank, &schedule);
+	if (status < 0)
 		goto free_bytes;
-	}
-	status = rr_schedule_decode(bytes + begin, (size_t)(end - begin), rank, out);
+	if (schedule->world != world)
+		status = rr_fail(RR_ERR_SCHEDULE, "%s is for %u ranks, its table of rank %d for %u", path, world, rank, schedule->world);
+	if (status == RR_OK && schedule->collective == RR_ALL_TO_ALL)
+		status = find_forward_in_file(path, bytes, size, schedule);
+	if (status == RR_OK)
+		*out = schedule;
+	else
+		rr_schedule_free(schedule);
 
 free_bytes:
 	free(bytes);

@@ -67,6 +67,13 @@ struct rr_row {
 	int32_t after_begin, after_end;
 };
 
+/* Of an all_to_all: the first row that handles a chunk which its rank neither gives nor gets. */
+struct rr_forward {
+	int32_t rank;
+	uint32_t row;
+	int32_t chunk; /* -1: there is no such row */
+};
+
 struct rr_schedule {
 	int32_t collective;
 	uint32_t world, rank;
@@ -78,6 +85,7 @@ struct rr_schedule {
 	struct rr_receive *receives;
 	struct rr_send *sends;
 	struct rr_after *afters;
+	struct rr_forward forward; /* among this rank's rows; of a file among all ranks' */
 	uint32_t link_count;     /* of the tables below; 0 before rr_schedule_bind() */
 	uint32_t *sends_to;      /* [link_count] sends of one run over each link */
 	uint32_t *receives_from; /* [link_count] */

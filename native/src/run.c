@@ -11,13 +11,6 @@
 #define TINY_YIELDS 16u /* then the message waits as an operation in the queue */
 #define RETURN_NS (50 * RR_NS_PER_MS) /* an interpreter wants to look at its signals */
 
-static rr_status plan_usable(const struct rr_plan *plan)
-{
-	if (!plan->comm)
-		return rr_fail(RR_ERR_CLOSED, "the plan's communicator is closed");
-	return rr_comm_usable(plan->comm);
-}
-
 static rr_status check_buffers(const struct rr_plan *plan, const void *input, const void *output)
 {
 	if (plan->uses[RR_INPUT] && !input && plan->input_end > plan->input_begin)
@@ -135,19 +128,15 @@ static void continue_tiny(struct rr_comm *comm, struct rr_work *work)
 	rr_note32(&work->state, RR_WORK_RUNNING);
 }
 
-/* A blocking call. lists: of several pieces, in place of input and output; what it holds becomes the call's. */
-static rr_status run(struct rr_plan *plan, const void *input, void *output, const struct rr_work *lists,
-		     uint64_t timeout_ns)
+/*
+ * A blocking call, the driver in hand. lists: of several pieces, in place of input and output; what it holds becomes the
+ * call's.
+ */
+static rr_status run_held(struct rr_comm *comm, struct rr_plan *plan, const void *input, void *output, struct rr_work *lists,
+			  uint64_t timeout_ns)
 {
-	struct rr_comm *comm = plan->comm;
-	rr_status status = plan_usable(plan);
-	bool tiny;
-
-	if (status >= 0)
-		status = check_executor(plan, false);
-	if (status < 0)
-		return status;
 	struct rr_work *work = &comm->call;
+
 	if (rr_own32(&work->state) != RR_WORK_DONE && work->comm)
 		return rr_fail(RR_ERR_ARGUMENT, "a call is in flight on this communicator: one thread at a time may use it (in C: rr_comm_resume() first)");
 	const struct rr_buffer from = lists && lists->input.extents ? lists->input
@@ -157,35 +146,44 @@ static rr_status run(struct rr_plan *plan, const void *input, void *output, cons
 		rr_run_forget_lists(work);
 		work->extents = lists ? lists->extents : NULL;
 		work->starts = lists ? lists->starts : NULL;
+		if (lists)
+			lists->extents = NULL, lists->starts = NULL;
 	}
-	rr_drive_take(comm);
-	tiny = plan->mailbox && !comm->first;
-	if (tiny && run_tiny(comm, plan, &from, &to) == RR_OK) {
-		rr_drive_leave(comm);
+	bool tiny = plan->mailbox && !comm->first;
+	if (tiny && run_tiny(comm, plan, &from, &to) == RR_OK)
 		return RR_OK;
-	}
 	set_work(work, plan, input, output, timeout_ns);
-	if (lists) {
-		if (from.extents)
-			work->input = from;
-		if (to.extents)
-			work->output = to;
-	} else if (plan->scattered) {
+	if (from.extents)
+		work->input = from;
+	if (to.extents)
+		work->output = to;
+	if (!lists && plan->scattered) {
 		const rr_extent whole = {.address = output, .bytes = plan->output_end};
 		place_extents(&work->output, plan, true, 0, &whole, 1, plan->extents, plan->starts);
 	}
 	if (tiny) {
 		continue_tiny(comm, work);
 	} else {
-		status = rr_keep_reserve(comm, work);
+		rr_status status = rr_keep_reserve(comm, work);
 		if (status < 0) {
 			rr_note32(&work->state, RR_WORK_DONE); /* no call is in flight */
-			goto leave_drive;
+			return status;
 		}
 		rr_operation_enqueue(comm, work);
 	}
-	status = rr_drive_held(comm, work, work->started_ns + RETURN_NS);
-leave_drive:
+	return rr_drive_held(comm, work, work->started_ns + RETURN_NS);
+}
+
+static rr_status run(struct rr_plan *plan, const void *input, void *output, struct rr_work *lists, uint64_t timeout_ns)
+{
+	struct rr_comm *comm = plan->comm;
+	rr_status status = check_executor(plan, false);
+
+	if (status >= 0)
+		status = rr_comm_begin(comm);
+	if (status < 0)
+		return status;
+	status = run_held(comm, plan, input, output, lists, timeout_ns);
 	rr_drive_leave(comm);
 	return status;
 }
@@ -206,6 +204,10 @@ rr_status rr_plan_run_here(rr_plan *plan, void *buffer)
 
 rr_status rr_comm_resume(rr_comm *comm)
 {
+	rr_status status = rr_comm_here(comm);
+
+	if (status < 0)
+		return status;
 	if (!comm->call.comm)
 		return rr_fail(RR_ERR_ARGUMENT, "no blocking call is in flight");
 	return rr_drive(comm, &comm->call, rr_now_ns() + RETURN_NS);
@@ -275,8 +277,26 @@ void rr_run_forget_lists(struct rr_work *work)
 	work->starts = NULL;
 }
 
-static void free_parts(struct rr_work *work)
+struct rr_work *rr_work_make(struct rr_comm *comm)
 {
+	struct rr_work *work = calloc(1, sizeof(*work));
+
+	if (work)
+		work->link_stats = calloc((size_t)comm->world, sizeof(*work->link_stats));
+	if (!work || !work->link_stats) {
+		free(work);
+		rr_fail(RR_ERR_NO_MEMORY, "no memory for a work");
+		return NULL;
+	}
+	work->comm = comm;
+	work->world = comm->world;
+	rr_comm_retain(comm);
+	return work;
+}
+
+void rr_work_unmake(struct rr_work *work)
+{
+	rr_comm_release(work->comm);
 	free(work->link_stats);
 	rr_run_forget_lists(work);
 	free(work);
@@ -298,18 +318,15 @@ rr_status rr_plan_run_lists(rr_plan *plan, const rr_extent *input, uint32_t inpu
 			    uint32_t output_count, uint64_t timeout_ns)
 {
 	struct rr_work lists = {0};
-	rr_status status = plan_usable(plan);
+	rr_status status = check_lists(plan, input, input_count, output, output_count);
 
-	if (status >= 0)
-		status = check_lists(plan, input, input_count, output, output_count);
 	if (status < 0)
 		return status;
 	status = set_extents(&lists, plan, input, input_count, output, output_count);
 	if (status >= 0)
 		status = run(plan, input_count ? input[0].address : NULL, output_count ? output[0].address : NULL, &lists,
 			     timeout_ns);
-	if (lists.extents != plan->comm->call.extents) /* the call did not take them */
-		rr_run_forget_lists(&lists);
+	rr_run_forget_lists(&lists); /* which the call did not take */
 	return status;
 }
 
@@ -324,51 +341,51 @@ static rr_status emit(struct rr_comm *comm, struct rr_work *work, const rr_list_
 	return status;
 }
 
-/* streams: of a plan with a list. */
+/* The driver is in hand. streams: of a plan with a list. */
+static rr_status start_held(struct rr_comm *comm, struct rr_work *work, const rr_list_streams *streams)
+{
+	rr_status status = rr_keep_reserve(comm, work);
+	bool moved = false;
+
+	if (status >= 0 && streams)
+		status = emit(comm, work, streams);
+	if (status < 0)
+		return status;
+	rr_operation_enqueue(comm, work);
+	rr_operation_progress(comm, &moved); /* what can be done at once; the peers learn that we are here */
+	return RR_OK;
+}
+
 static rr_status start(rr_plan *plan, const rr_extent *input, uint32_t input_count, const rr_extent *output,
 		       uint32_t output_count, const rr_list_streams *streams, uint64_t timeout_ns, rr_work **out)
 {
 	struct rr_comm *comm = plan->comm;
-	rr_status status = plan_usable(plan);
+	rr_status status = check_lists(plan, input, input_count, output, output_count);
 	struct rr_work *work;
 
-	if (status >= 0)
-		status = check_lists(plan, input, input_count, output, output_count);
 	if (status < 0)
 		return status;
-	work = calloc(1, sizeof(*work));
+	work = rr_work_make(comm);
 	if (!work)
-		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a work");
+		return RR_ERR_NO_MEMORY;
 	set_work(work, plan, input_count ? input[0].address : NULL, output_count ? output[0].address : NULL, timeout_ns);
-	work->link_stats = calloc((size_t)comm->world, sizeof(*work->link_stats));
-	if (!work->link_stats)
-		status = rr_fail(RR_ERR_NO_MEMORY, "no memory for a work's statistics");
-	else if (input_count > 1 || output_count > 1 || plan->scattered)
+	if (input_count > 1 || output_count > 1 || plan->scattered)
 		status = set_extents(work, plan, input, input_count, output, output_count);
+	if (status >= 0)
+		status = rr_comm_begin(comm);
 	if (status < 0)
-		goto free_work;
-	rr_drive_take(comm);
-	if (comm->failed) { /* found by the progress thread in between */
-		status = rr_error_set(&comm->failure);
-	} else if ((status = rr_keep_reserve(comm, work)) >= 0 && streams) {
-		status = emit(comm, work, streams);
-	}
-	if (status >= 0) {
-		bool moved;
-		rr_operation_enqueue(comm, work);
-		rr_operation_progress(comm, &moved); /* what can be done at once; the peers learn that we are here */
-	}
+		goto unmake;
+	status = start_held(comm, work, streams);
 	rr_drive_leave(comm);
 	if (status < 0)
-		goto free_work;
-	status = rr_own32(&comm->unfinished) ? rr_drive_hand_over(comm) : RR_OK;
-	if (status < 0)
+		goto unmake;
+	if (rr_own32(&comm->unfinished) && rr_drive_hand_over(comm) < 0)
 		rr_comm_abort(comm, "no progress thread"); /* the work is done then, with this error */
 	*out = work;
 	return RR_OK;
 
-free_work:
-	free_parts(work);
+unmake:
+	rr_work_unmake(work);
 	return status;
 }
 
@@ -392,8 +409,9 @@ rr_status rr_work_wait(rr_work *work, uint64_t wait_ns)
 {
 	if (rr_observe32(&work->state) == RR_WORK_DONE)
 		return work->status < 0 ? rr_error_set(&work->error) : RR_OK;
-	if (work->comm->process_mark != rr_drive_process_mark())
-		return rr_comm_usable(work->comm);
+	rr_status status = rr_comm_here(work->comm);
+	if (status < 0)
+		return status;
 	if (wait_ns == 0)
 		return RR_AGAIN;
 	return rr_drive(work->comm, work, rr_now_ns() + (wait_ns < RETURN_NS ? wait_ns : RETURN_NS));
@@ -411,6 +429,6 @@ rr_status rr_work_free(rr_work *work)
 {
 	if (rr_observe32(&work->state) != RR_WORK_DONE)
 		return RR_AGAIN;
-	free_parts(work);
+	rr_work_unmake(work);
 	return RR_OK;
 }

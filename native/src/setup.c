@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "comm.h"
+#include "forked.h"
 #include "link_message.h"
 #include "link_shm.h"
 #include "link_tcp.h"
@@ -181,7 +182,8 @@ static rr_status meet(struct rr_comm *comm, rr_exchange_fn exchange, void *user,
 	if (status < 0) /* all ranks see the same hellos, so all leave here */
 		return status;
 	rr_hello_nodes(hellos, comm->world, comm->node);
-	status = rr_shm_join(&comm->shm, hellos, comm->node, listener, exchange, user, comm->apart, sizeof(comm->apart));
+	status = rr_shm_join(&comm->shm, hellos, comm->node, listener, comm->setup_until_ns, exchange, user, comm->apart,
+			     sizeof(comm->apart));
 	if (status < 0)
 		return status;
 	number_nodes(comm->node, comm->world);
@@ -252,12 +254,13 @@ rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user)
 	own->status = status;
 	if (status < 0)
 		snprintf(own->message, sizeof(own->message), "%.255s", rr_error_here()->message);
+	rr_error ours = *rr_error_here();
 	rr_status met = meet(comm, exchange, user, own, hellos, listener);
-	status = status < 0 ? status : met;
+	status = status < 0 ? rr_error_set(&ours) : met; /* what the others make of it is not the cause */
 
 close_listener:
 	if (listener >= 0)
-		close(listener);
+		rr_own_close(listener);
 	if (status >= 0)
 		status = open_links(comm, hellos);
 	if (status >= 0)

@@ -44,11 +44,14 @@ struct rr_shm_peer {
 	struct rr_apart apart;     /* how far it is as a reader of ours */
 };
 
+#define RR_NODE_COUNT_MAX 512 /* ranks of one node: a socket and a segment a pair */
+#define RR_SHM_PARTED (-2) /* it tells of this node, which has come apart */
+
 struct rr_shm {
 	int32_t rank, world;
 	int32_t count;  /* ranks on this node */
 	bool crowded;   /* they share processors */
-	int32_t *index; /* [world] among them, or -1 */
+	int32_t *index; /* [world] among them, -1, or RR_SHM_PARTED */
 	struct rr_layout layout;
 	uint64_t serial_start; /* of every link's first transfer */
 	uint8_t token[RR_TOKEN_BYTES];
@@ -73,11 +76,18 @@ rr_status rr_shm_prepare(int32_t rank, int32_t world, const rr_options *options,
 /* A world of one. */
 rr_status rr_shm_alone(struct rr_shm *shm, const struct rr_hello *hello);
 /*
- * Join the ranks r with node[r] == node[rank]. Two exchanges, made by all ranks of the world. A node that cannot prove
- * itself is taken apart: node[] then numbers its ranks apart, on all ranks alike, and *reason says why.
+ * Join the ranks r with node[r] == node[rank], until deadline_ns. Two exchanges, made by all ranks of the world. A node that
+ * cannot prove itself is taken apart: node[] then numbers its ranks apart, on all ranks alike, and *reason says why.
  */
-rr_status rr_shm_join(struct rr_shm *shm, const struct rr_hello *hellos, int32_t *node, int listener,
+rr_status rr_shm_join(struct rr_shm *shm, const struct rr_hello *hellos, int32_t *node, int listener, uint64_t deadline_ns,
 		      rr_exchange_fn exchange, void *user, char *reason, size_t size);
+/*
+ * Their sockets, until then, and their segments; see shm_meet.c. RR_ERR_SETUP: it did not come to that. RR_ERR_LINK: since another rank
+ * has given up.
+ */
+rr_status rr_shm_meet(struct rr_shm *shm, int listener, const struct rr_hello *hellos, uint64_t until_ns);
+/* Its end will be seen. */
+void rr_shm_watch_process(struct rr_shm_peer *peer, int32_t pid);
 /* Say RUNNING; the eventfd (or -1) on which we sleep goes to the node's ranks. */
 rr_status rr_shm_start(struct rr_shm *shm, int bell);
 /* Unmaps everything; goes on after a failure. The page must say CLOSED or FAILED before. */
@@ -98,6 +108,12 @@ static inline bool rr_shm_has(const struct rr_shm *shm, int32_t r)
 {
 	return shm->index[r] >= 0;
 }
+
+/* Whether it tells of this node, and shared memory with it was given up. */
+static inline bool rr_shm_parted(const struct rr_shm *shm, int32_t r)
+{
+	return shm->index[r] == RR_SHM_PARTED;
+}
 /* Wake a rank of this node (or ourselves) if it sleeps. After something was published for it. */
 void rr_shm_wake(struct rr_shm *shm, int32_t r);
 
@@ -112,7 +128,7 @@ void rr_shm_bytes_add(int64_t bytes);
 
 /* Sockets of a pair: see shm_socket.c. */
 int rr_shm_listen(const char *name, int backlog);
-int rr_shm_connect(const char *name);
+int rr_shm_connect(const char *name, uint64_t until_ns);
 rr_status rr_shm_send(int socket, const void *message, size_t bytes, int fd);
 /* Up to `bytes`; *fd is -1 where none came. RR_AGAIN: nothing there. RR_ERR_LINK: the peer has gone. */
 rr_status rr_shm_receive(int socket, void *message, size_t bytes, size_t *got, int *fd);

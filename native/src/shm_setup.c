@@ -1,5 +1,5 @@
 /*
- * shm_setup.c - how the ranks of a node map each other: steps 2 to 6 of hello.h.
+ * shm_setup.c - how the ranks of a node map each other: steps 2 to 6 of hello.h; 4 and 5 are in shm_meet.c.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,19 +16,13 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "order.h"
 #include "process.h"
 #include "shm.h"
 #include "status.h"
 
-#define SETUP_TIMEOUT_NS (20 * RR_NS_PER_S) /* of the sockets' part: all ranks are known to be there */
-#define NODE_COUNT_MAX 512                  /* ranks of one node: a socket and a segment a pair */
 #define SLOT_BYTES_MIN 4096u
-
-struct introduction { /* the first message on a pair's socket, with the segment's descriptor */
-	int32_t rank;
-	uint8_t token[RR_TOKEN_BYTES];
-};
 
 enum { NOT_PROVEN = 1, TURNED_AWAY = 2 /* by a rank that failed before: its outcome holds the cause */ };
 
@@ -82,14 +76,14 @@ static rr_status make_segment(struct rr_shm *shm)
 
 	if (status < 0)
 		return status;
-	shm->memfd = memfd_create("rdmaring-segment", MFD_CLOEXEC);
+	shm->memfd = RR_OWN(memfd_create("rdmaring-segment", MFD_CLOEXEC));
 	if (shm->memfd < 0)
 		return rr_fail(RR_ERR_SYSTEM, "memfd_create: %s", strerror(errno));
 	failed = posix_fallocate(shm->memfd, 0, (off_t)shm->layout.bytes);
 	if (failed)
 		return rr_fail(RR_ERR_NO_MEMORY, "no room for a segment of %llu bytes: %s",
 			       (unsigned long long)shm->layout.bytes, strerror(failed));
-	page = mmap(NULL, shm->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shm->memfd, 0);
+	page = rr_own_map(NULL, shm->layout.bytes, shm->memfd, RR_CHILD_EMPTY);
 	if (page == MAP_FAILED)
 		return rr_fail(RR_ERR_NO_MEMORY, "cannot map a segment of %llu bytes: %s",
 			       (unsigned long long)shm->layout.bytes, strerror(errno));
@@ -110,195 +104,6 @@ static rr_status make_segment(struct rr_shm *shm)
 	rr_shm_own_slots(shm, shm->rank);
 	rr_shm_bytes_add((int64_t)shm->layout.bytes);
 	return RR_OK;
-}
-
-static rr_status wait_readable(int fd, uint64_t deadline_ns, const char *what)
-{
-	uint64_t now = rr_now_ns();
-	struct pollfd item = {.fd = fd, .events = POLLIN};
-	int ready;
-
-	if (now >= deadline_ns)
-		return rr_fail(RR_ERR_SETUP, "timed out waiting for %s", what);
-	do {
-		ready = poll(&item, 1, (int)((deadline_ns - now) / RR_NS_PER_MS) + 1);
-	} while (ready < 0 && errno == EINTR);
-	return ready > 0 ? RR_OK : rr_fail(RR_ERR_SETUP, "timed out waiting for %s", what);
-}
-
-static rr_status introduce(const struct rr_shm *shm, int socket, const struct rr_hello *own)
-{
-	struct introduction intro = {.rank = shm->rank};
-
-	memcpy(intro.token, own->token, sizeof(intro.token));
-	return rr_shm_send(socket, &intro, sizeof(intro), shm->memfd);
-}
-
-/* Read a peer's introduction and map its segment; proof of the same node. */
-static rr_status meet(struct rr_shm *shm, int socket, const struct rr_hello *hellos, uint64_t deadline_ns, int32_t *who)
-{
-	struct introduction intro = {0};
-	size_t got = 0;
-	int fd = -1;
-	rr_status status = wait_readable(socket, deadline_ns, "a rank of this node to introduce itself");
-
-	if (status >= 0)
-		status = rr_shm_receive(socket, &intro, sizeof(intro), &got, &fd);
-	if (status != RR_OK)
-		return status == RR_AGAIN ? rr_fail(RR_ERR_SETUP, "a rank's introduction was empty") : status;
-	if (got != sizeof(intro) || fd < 0 || intro.rank < 0 || intro.rank >= shm->world ||
-	    intro.rank == shm->rank || !rr_shm_has(shm, intro.rank) || shm->peers[intro.rank].page ||
-	    memcmp(intro.token, hellos[intro.rank].token, sizeof(intro.token)) != 0) {
-		status = rr_fail(RR_ERR_PROTOCOL, "a stranger spoke on a node's socket");
-		goto close_fd;
-	}
-	if ((uint64_t)lseek(fd, 0, SEEK_END) < shm->layout.bytes) { /* a page beyond its end would kill whoever touches it */
-		status = rr_fail(RR_ERR_SETUP, "the segment of rank %d is smaller than its slots need", intro.rank);
-		goto close_fd;
-	}
-	struct rr_shm_peer *peer = &shm->peers[intro.rank];
-	struct rr_page *page = mmap(NULL, shm->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (page == MAP_FAILED) {
-		status = rr_fail(RR_ERR_SETUP, "cannot map the segment of rank %d: %s", intro.rank, strerror(errno));
-		goto close_fd;
-	}
-	peer->page = page;
-	rr_shm_own_slots(shm, intro.rank);
-	if (page->magic != RR_PAGE_MAGIC || page->rank != (uint32_t)intro.rank ||
-	    memcmp(page->token, intro.token, sizeof(intro.token)) != 0)
-		status = rr_fail(RR_ERR_SETUP, "the segment of rank %d is not the one it told of", intro.rank);
-	*who = intro.rank;
-
-close_fd:
-	if (fd >= 0)
-		close(fd);
-	return status;
-}
-
-static void watch_process(struct rr_shm_peer *peer, int32_t pid)
-{
-	if (peer->pidfd >= 0)
-		close(peer->pidfd);
-	peer->pid = pid;
-	peer->pidfd = -1;
-#ifdef SYS_pidfd_open
-	if (pid > 0)
-		peer->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	if (peer->pidfd >= 0)
-		fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
-#endif
-}
-
-static void keep_socket(struct rr_shm_peer *peer, int socket)
-{
-	struct ucred credentials = {0};
-	socklen_t size = sizeof(credentials);
-
-	peer->socket = socket;
-	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 &&
-	    (credentials.pid != peer->pid || peer->pidfd < 0))
-		watch_process(peer, credentials.pid);
-}
-
-static rr_status connect_lower(struct rr_shm *shm, const struct rr_hello *hellos)
-{
-	for (int32_t r = 0; r < shm->rank; r++) {
-		if (!rr_shm_has(shm, r))
-			continue;
-		int socket = rr_shm_connect(hellos[r].socket_name);
-		if (socket < 0)
-			return rr_fail(RR_ERR_SETUP, "cannot reach rank %d, which tells of the same host (%.39s), by a unix socket: %s",
-				       r, hellos[r].host_id, strerror(-socket));
-		keep_socket(&shm->peers[r], socket);
-		rr_status status = introduce(shm, socket, &hellos[shm->rank]);
-		if (status != RR_OK)
-			return rr_fail(RR_ERR_SETUP, "cannot send this rank's segment to rank %d", r);
-	}
-	return RR_OK;
-}
-
-/* Until a rank connects, one that has connected before gives up, or one that has not has ended. */
-static rr_status wait_connected(const struct rr_shm *shm, int listener, uint64_t deadline_ns)
-{
-	struct pollfd items[NODE_COUNT_MAX + 1] = {{.fd = listener, .events = POLLIN}};
-	nfds_t count = 1;
-	uint64_t now = rr_now_ns();
-	int ready;
-
-	for (int32_t r = 0; r < shm->world; r++) {
-		const struct rr_shm_peer *peer = &shm->peers[r];
-		if (peer->socket >= 0)
-			items[count++] = (struct pollfd){.fd = peer->socket, .events = POLLRDHUP};
-		else if (peer->pidfd >= 0)
-			items[count++] = (struct pollfd){.fd = peer->pidfd, .events = POLLIN};
-	}
-	do {
-		ready = now >= deadline_ns ? 0 : poll(items, count, (int)((deadline_ns - now) / RR_NS_PER_MS) + 1);
-	} while (ready < 0 && errno == EINTR);
-	if (ready <= 0)
-		return rr_fail(RR_ERR_SETUP, "timed out waiting for the higher ranks of this node");
-	return items[0].revents ? RR_OK : rr_fail(RR_ERR_LINK, "the peer's end of a node's socket is closed");
-}
-
-static rr_status accept_higher(struct rr_shm *shm, int listener, const struct rr_hello *hellos, uint64_t deadline_ns)
-{
-	for (int32_t left = shm->count - 1 - shm->index[shm->rank]; left > 0; left--) {
-		int32_t who = -1;
-		rr_status status = wait_connected(shm, listener, deadline_ns);
-		if (status < 0)
-			return status;
-		int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-		if (socket < 0)
-			return errno == EMFILE ? rr_process_out_of_files("a rank of this node")
-					       : rr_fail(RR_ERR_SETUP, "accept: %s", strerror(errno));
-		status = meet(shm, socket, hellos, deadline_ns, &who);
-		if (status == RR_ERR_PROTOCOL) {
-			close(socket); /* not one of us: go on listening */
-			left++;
-			continue;
-		}
-		if (status >= 0)
-			status = introduce(shm, socket, &hellos[shm->rank]);
-		if (status < 0) {
-			close(socket);
-			return status;
-		}
-		keep_socket(&shm->peers[who], socket);
-	}
-	return RR_OK;
-}
-
-/* This rank has failed to join: those of its node that wait for its word shall not wait in vain. */
-static void turn_away(struct rr_shm *shm, int listener)
-{
-	struct pollfd item = {.fd = listener, .events = POLLIN};
-
-	for (int32_t r = 0; r < shm->world; r++)
-		if (r != shm->rank && rr_shm_has(shm, r))
-			rr_shm_part(shm, r);
-	shutdown(listener, SHUT_RDWR);
-	while (poll(&item, 1, 0) > 0) {
-		int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-		if (socket < 0)
-			return;
-		close(socket);
-	}
-}
-
-static rr_status join_sockets(struct rr_shm *shm, int listener, const struct rr_hello *hellos)
-{
-	uint64_t deadline_ns = rr_now_ns() + SETUP_TIMEOUT_NS;
-	int32_t who;
-	rr_status status = connect_lower(shm, hellos);
-
-	if (status >= 0)
-		status = accept_higher(shm, listener, hellos, deadline_ns);
-	for (int32_t r = 0; r < shm->rank && status >= 0; r++)
-		if (rr_shm_has(shm, r))
-			status = meet(shm, shm->peers[r].socket, hellos, deadline_ns, &who);
-	if (status < 0)
-		turn_away(shm, listener);
-	return status;
 }
 
 /* Try what the link would do: read the peer's token out of its memory. */
@@ -344,7 +149,7 @@ static void take_apart(struct rr_shm *shm, const char *all, size_t bytes, int32_
 				continue;
 			failed = other.unproven;
 			if (n == own)
-				snprintf(reason, size, "%.247s", other.message);
+				snprintf(reason, size, "rank %d: %.247s", r, other.message);
 		}
 		if (!failed)
 			continue;
@@ -355,7 +160,7 @@ static void take_apart(struct rr_shm *shm, const char *all, size_t bytes, int32_
 			if (n != own || r == shm->rank)
 				continue;
 			rr_shm_part(shm, r);
-			shm->index[r] = -1;
+			shm->index[r] = RR_SHM_PARTED;
 		}
 	}
 	if (reason[0])
@@ -452,15 +257,23 @@ static rr_status find_members(struct rr_shm *shm, const struct rr_hello *hellos,
 		if (node[r] == node[shm->rank])
 			shm->index[r] = shm->count++;
 	for (int32_t r = shm->rank + 1; r < shm->world; r++) /* they will connect to us, unless they end before */
-		if (rr_shm_has(shm, r))
-			watch_process(&shm->peers[r], hellos[r].pid);
-	if (shm->count > NODE_COUNT_MAX)
-		return rr_fail(RR_ERR_UNSUPPORTED, "%d ranks on one node: at most %d are served", shm->count, NODE_COUNT_MAX);
+		if (rr_shm_has(shm, r) && rr_process_life(hellos[r].pid, 0) != RR_LIFE_ENDED) /* else the number is another pid namespace's */
+			rr_shm_watch_process(&shm->peers[r], hellos[r].pid);
+	if (shm->count > RR_NODE_COUNT_MAX)
+		return rr_fail(RR_ERR_UNSUPPORTED, "%d ranks on one node: at most %d are served", shm->count, RR_NODE_COUNT_MAX);
 	rr_status status = choose_slots(shm, hellos);
 	return status < 0 ? status : make_segment(shm);
 }
 
-rr_status rr_shm_join(struct rr_shm *shm, const struct rr_hello *hellos, int32_t *node, int listener,
+/* Three quarters of what is left: in the last one all learn how it went. */
+static uint64_t sockets_until_ns(uint64_t deadline_ns)
+{
+	uint64_t now = rr_now_ns();
+
+	return now + (deadline_ns > now ? (deadline_ns - now) / 4 * 3 : 0);
+}
+
+rr_status rr_shm_join(struct rr_shm *shm, const struct rr_hello *hellos, int32_t *node, int listener, uint64_t deadline_ns,
 		      rr_exchange_fn exchange, void *user, char *reason, size_t size)
 {
 	rr_status status = find_members(shm, hellos, node);
@@ -472,7 +285,7 @@ rr_status rr_shm_join(struct rr_shm *shm, const struct rr_hello *hellos, int32_t
 	free(all);
 	if (status < 0)
 		return ours ? rr_error_set(&own) : status;
-	status = join_sockets(shm, listener, hellos);
+	status = rr_shm_meet(shm, listener, hellos, sockets_until_ns(deadline_ns));
 	int32_t unproven = status == RR_ERR_SETUP ? NOT_PROVEN : status == RR_ERR_LINK ? TURNED_AWAY : 0;
 	for (int32_t r = 0; r < shm->world && status >= 0; r++)
 		if (r != shm->rank && rr_shm_has(shm, r))

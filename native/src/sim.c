@@ -7,6 +7,7 @@
 #include "status.h"
 
 #define STALL_ODDS 64u          /* a rank stalls in one of so many turns, if it may */
+#define STILL_MAX 20000u        /* turns without a deed: links that hold their ends up for ever are a deadlock, too */
 #define TURNS_MAX 200000000ull  /* a world that never ends is a mistake of the caller's numbers */
 
 struct rank_state {
@@ -55,21 +56,43 @@ static rr_status begin(struct rr_sim *sim, int32_t r, struct rank_state *state, 
 		{.zero = state->scratch},
 	};
 	struct rr_place places[RR_BUFFER_COUNT] = {0};
+	rr_status status = sim->links->begin(sim, r, buffers, places);
 
-	for (int b = 0; b < RR_BUFFER_COUNT; b++)
-		if (sim->spec.registered == 1 || (sim->spec.registered == 2 && rr_sim_random(sim, 2)))
-			places[b].reach = RR_REACH_REGION;
+	if (status != RR_OK)
+		return status;
 	return rr_engine_start(&sim->engines[r], plan, state->operations + 1, buffers, places);
+}
+
+/* As the watch of a communicator would: who gets no further and has a link to a rank that died is told. */
+static rr_status look_for_death(struct rr_sim *sim, int32_t r)
+{
+	const struct rr_plan *plan = sim->plans[r];
+	int32_t dead = sim->spec.kill_rank;
+
+	for (uint32_t i = 0; i < plan->link_total && dead >= 0; i++) {
+		if ((int32_t)(plan->links[i] % (uint32_t)sim->world) != dead || !rr_sim_known_dead(sim, dead))
+			continue;
+		rr_fail(RR_ERR_LINK, "rank %d died", dead);
+		rr_error_here()->peer = dead;
+		return RR_ERR_LINK;
+	}
+	return RR_AGAIN;
 }
 
 static rr_status act(struct rr_sim *sim, int32_t r, struct rank_state *state, void *input, void *output, bool *moved)
 {
-	rr_status status = RR_OK;
+	rr_status status = sim->links->turn ? sim->links->turn(sim, r) : RR_OK;
 
-	if (sim->engines[r].phase == RR_IDLE)
+	if (status == RR_OK && sim->engines[r].phase == RR_IDLE)
 		status = begin(sim, r, state, state->operations ? output : input, output);
+	bool got_on = false;
 	if (status == RR_OK)
-		status = rr_engine_progress(&sim->engines[r], moved);
+		status = rr_engine_progress(&sim->engines[r], &got_on);
+	*moved = *moved || got_on;
+	if (status == RR_AGAIN && !got_on)
+		status = look_for_death(sim, r);
+	if (status == RR_OK && sim->links->end)
+		status = sim->links->end(sim, r);
 	if (status == RR_AGAIN)
 		return RR_OK;
 	*moved = true;
@@ -121,8 +144,14 @@ static bool turn(struct rr_sim *sim, struct rank_state *states, void *const *inp
 	for (int32_t i = 0; i < sim->world; i++) {
 		int32_t r = (offset + i) % sim->world;
 		struct rank_state *state = &states[r];
-		if (state->ended || is_dead(sim, r))
+		if (is_dead(sim, r) || state->failed)
 			continue;
+		if (state->ended) { /* what it has sent may not be with the others yet */
+			rr_status status = sim->links->turn ? sim->links->turn(sim, r) : RR_OK;
+			if (status < 0 && *first_error == RR_OK)
+				*first_error = status;
+			continue;
+		}
 		any = true;
 		if (!rr_sim_due(sim, state->stalled_until_ns))
 			continue;
@@ -140,30 +169,43 @@ static bool turn(struct rr_sim *sim, struct rank_state *states, void *const *inp
 	return any;
 }
 
+static rr_status deadlock(struct rr_sim *sim, const struct rank_state *states)
+{
+	for (int32_t r = 0; r < sim->world && sim->result.stuck_rank < 0; r++) {
+		if (states[r].ended || is_dead(sim, r))
+			continue;
+		sim->result.stuck_rank = r;
+		sim->result.stuck_row = (int32_t)(sim->engines[r].retired % sim->plans[r]->rows->row_count);
+	}
+	return rr_fail(RR_ERR_TIMEOUT, "deadlock at %llu ns: rank %d is stuck in row %d", (unsigned long long)sim->now_ns,
+		       sim->result.stuck_rank, sim->result.stuck_row);
+}
+
 static rr_status run_world(struct rr_sim *sim, struct rank_state *states, void *const *inputs, void *const *outputs)
 {
 	rr_status first_error = RR_OK;
+	uint32_t still = 0; /* turns in which only time passed */
 
 	for (uint64_t turns = 0; turns < TURNS_MAX; turns++) {
 		bool moved = false;
+		sim->moved = false;
 		sim->next_ns = RR_SIM_NEVER;
 		if (!turn(sim, states, inputs, outputs, &moved, &first_error))
 			return first_error;
-		if (moved)
+		if (sim->out_of_memory)
+			return rr_fail(RR_ERR_NO_MEMORY, "no memory for the transfers of a simulated link");
+		if (moved || sim->moved) {
+			sim->moves++;
+			still = 0;
 			continue;
-		if (sim->next_ns == RR_SIM_NEVER) {
-			if (first_error < 0)
-				return first_error; /* the others wait for the one that failed */
-			for (int32_t r = 0; r < sim->world && sim->result.stuck_rank < 0; r++) {
-				if (states[r].ended || is_dead(sim, r))
-					continue;
-				sim->result.stuck_rank = r;
-				sim->result.stuck_row = (int32_t)(sim->engines[r].retired % sim->plans[r]->rows->row_count);
-			}
-			return rr_fail(RR_ERR_TIMEOUT, "deadlock at %llu ns: rank %d is stuck in row %d",
-				       (unsigned long long)sim->now_ns, sim->result.stuck_rank, sim->result.stuck_row);
 		}
-		sim->now_ns = sim->next_ns;
+		bool ends = sim->next_ns == RR_SIM_NEVER || ++still > STILL_MAX;
+		if (ends && first_error < 0)
+			return first_error; /* the others wait for the one that failed */
+		if (ends && !(sim->next_ns == RR_SIM_NEVER && sim->links->wait && sim->links->wait(sim)))
+			return deadlock(sim, states);
+		if (sim->next_ns != RR_SIM_NEVER)
+			sim->now_ns = sim->next_ns;
 	}
 	return rr_fail(RR_ERR_TIMEOUT, "the simulated world did not end in %llu turns", TURNS_MAX);
 }
@@ -190,20 +232,19 @@ static rr_status build(struct rr_sim *sim, const rr_plan_spec *plan_spec, const 
 		if (sim->plans[r]->scratch_bytes)
 			states[r].scratch = calloc(1, sim->plans[r]->scratch_bytes);
 	}
-	for (int32_t r = 0; r < sim->world; r++)
-		for (int32_t i = 0; i < sim->world * (int32_t)channels && status == RR_OK; i++) {
-			int32_t p = i % sim->world, base = i - p;
-			if (p != r)
-				status = rr_link_sim_open(sim, r, p, &sim->engines[r].out[i], &sim->engines[p].in[base + r]);
-		}
+	status = sim->links->open(sim);
+	for (int32_t r = 0; r < sim->world && status == RR_OK; r++) /* links that move bytes of their own want to be called */
+		for (int32_t i = 0; i < sim->world * (int32_t)channels; i++)
+			if (sim->engines[r].out[i] && sim->engines[r].out[i]->ops->progress)
+				sim->plans[r]->far = true;
 	return status;
 }
 
-rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec *plan_spec,
-		     const rr_schedule *const *schedules, void *const *inputs, void *const *outputs,
-		     rr_sim_result *out)
+rr_status rr_sim_run_over(const struct rr_sim_links *links, void *user, int32_t world, const rr_sim_spec *spec,
+			  const rr_plan_spec *plan_spec, const rr_schedule *const *schedules, void *const *inputs,
+			  void *const *outputs, rr_sim_result *out)
 {
-	struct rr_sim sim = {.spec = *spec, .world = world, .random = spec->seed};
+	struct rr_sim sim = {.spec = *spec, .links = links, .user = user, .world = world, .random = spec->seed};
 	struct rank_state *states;
 	rr_status status = RR_OK;
 
@@ -230,6 +271,8 @@ rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec 
 		status = run_world(&sim, states, inputs, outputs);
 	sim.result.elapsed_ns = sim.now_ns;
 	*out = sim.result;
+	if (links->before_close && sim.engines)
+		links->before_close(&sim);
 	for (int32_t r = 0; r < world; r++) {
 		if (sim.engines)
 			rr_engine_free(&sim.engines[r]);
@@ -245,4 +288,11 @@ rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec 
 	free(sim.engines);
 	free(states);
 	return status;
+}
+
+rr_status rr_sim_run(int32_t world, const rr_sim_spec *spec, const rr_plan_spec *plan_spec,
+		     const rr_schedule *const *schedules, void *const *inputs, void *const *outputs,
+		     rr_sim_result *out)
+{
+	return rr_sim_run_over(&rr_sim_own_links, NULL, world, spec, plan_spec, schedules, inputs, outputs, out);
 }

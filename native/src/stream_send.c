@@ -100,8 +100,10 @@ static rr_status post_body(struct rr_stream_edge *edge, enum rr_frame_kind kind,
 		sending->own = malloc(head_bytes + rest_bytes);
 		if (!sending->own)
 			return rr_fail(RR_ERR_NO_MEMORY, "no memory for a message of %u bytes", head_bytes + rest_bytes);
-		memcpy(sending->own, head, head_bytes);
-		memcpy(sending->own + head_bytes, rest, rest_bytes);
+		if (head_bytes)
+			memcpy(sending->own, head, head_bytes);
+		if (rest_bytes)
+			memcpy(sending->own + head_bytes, rest, rest_bytes);
 		sending->parts[1] = (struct iovec){.iov_base = sending->own, .iov_len = head_bytes + rest_bytes};
 		sending->part_count = 2;
 	}

@@ -126,7 +126,7 @@ static bool claim(struct rr_comm *comm, rr_error *error)
 	uint64_t until_ns = rr_now_ns() + CLAIM_NS;
 	int32_t first = 0;
 
-	while (comm->shm.index[first] != 0)
+	while (!rr_shm_has(&comm->shm, first)) /* ourselves at last: a node that came apart has no rank 0 of it left */
 		first++;
 	uint32_t finder = rr_claim32(&comm->pages[first]->finder, (uint32_t)comm->rank + 1);
 	if (!finder || finder > (uint32_t)comm->world || !rr_shm_has(&comm->shm, (int32_t)finder - 1))
@@ -410,12 +410,13 @@ static void look_at_messages(struct rr_comm *comm, int32_t dead)
 void rr_watch_look(struct rr_comm *comm)
 {
 	struct rr_work *work = comm->first;
+	const char *doomed = rr_comm_doomed(comm);
 	int32_t dead;
 
 	if (comm->failed)
 		return;
-	if (rr_observe32(&comm->abort_wanted)) {
-		rr_fail(RR_ERR_ABORTED, "rank %d aborted: %s", comm->rank, comm->abort_reason);
+	if (doomed) {
+		rr_fail(RR_ERR_ABORTED, "rank %d aborted: %s", comm->rank, doomed);
 		rr_watch_fail(comm, rr_error_here());
 		return;
 	}

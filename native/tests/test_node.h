@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "order.h"
 #include "shm.h"
@@ -31,7 +32,8 @@ static void node_make(struct node *node, int32_t world, uint64_t slot_bytes, uin
 		assert(shm->page);
 		memset(shm->page, 0, shm->layout.bytes);
 		for (int32_t p = 0; p < world; p++) {
-			node->peers[p][r].page = shm->page;
+			node->peers[p][r] = (struct rr_shm_peer){.page = shm->page, .socket = -1, .pidfd = -1, .bell = -1,
+								 .pid = (int32_t)getpid(), .cma = true, .cma_of_us = true};
 			rr_note64(&rr_page_consumed(shm->page, &shm->layout, (uint32_t)p)->value, serial_start);
 		}
 	}

@@ -12,14 +12,17 @@ from rdmaring.cuda.context import Device
 from rdmaring.cuda.inputs import stream_handle
 from rdmaring.cuda.memory import Allocation, staging
 from rdmaring.errors import ArgumentError
+from rdmaring.single import Single
 
 
-class DeviceArray:
+class DeviceArray(Single):
     """A C-contiguous array in GPU memory that the library allocated. It does no arithmetic.
 
     ``torch.from_dlpack(a)``, ``cupy.asarray(a)`` and ``jax.dlpack.from_dlpack(a)`` share its memory, which lives as
     long as one of them. shape, dtype, size, nbytes: as numpy's. ordinal: the GPU's number in this process.
     """
+
+    _instead = "copy its elements by torch or cupy, which take it without a copy"
 
     def __init__(self, device: Device, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         """Zeroed. Raises CudaError: there is no room."""

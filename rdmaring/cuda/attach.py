@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -21,6 +22,7 @@ from rdmaring.cuda.lists import Lists, is_proven, meet, suits
 from rdmaring.cuda.memory import Allocation, Capability, device_capability
 from rdmaring.errors import CudaError, RdmaringError
 from rdmaring.schedule import SHAPED, Schedule
+from rdmaring.single import Single
 
 RECORD_BYTES = 1021  # what a rank tells, once; running.told() knows this size
 BETWEEN = "between nodes"
@@ -124,7 +126,7 @@ def _close(handle: Any, table: Any) -> None:
         lib.rr_cuda_close(table)
 
 
-class NativeDevice:
+class NativeDevice(Single):
     """One GPU as C has it, for all communicators of this process."""
 
     def __init__(self, where: Device) -> None:
@@ -177,7 +179,7 @@ native_device = PerDevice(NativeDevice)
 # ---- the communicator's ----
 
 
-class Attached:
+class Attached(Single):
     """A communicator whose vectors are in the memory of one GPU. ranks: everyone's record.
 
     lists: where its operations run on streams; None: the host stages them, and staged_reason says why.
@@ -192,6 +194,18 @@ class Attached:
         self.staged_reason = staged_reason
         self._scratch: dict[int, Allocation] = {}
         self.behind: deque[Any] = deque()  # works that streams are ordered behind and nobody waits for: gpu.py
+
+    def oldest(self) -> Any:
+        """The first of ``behind``, which another thread's close() may take meanwhile; None: there is none."""
+        try:
+            return self.behind[0]
+        except IndexError:
+            return None
+
+    def forget(self, work: Any) -> None:
+        """Take it out of ``behind``, unless another thread has."""
+        with suppress(ValueError):
+            self.behind.remove(work)
 
     def order(self) -> None:
         """What C launches from now on runs behind what our stream waits for: the producers' work on the arrays."""

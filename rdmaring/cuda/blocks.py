@@ -27,6 +27,7 @@ from rdmaring.cuda.driver import bindings, call, is_loaded
 from rdmaring.cuda.ipc import RECORD_BYTES, Opened, Place, export, start_time
 from rdmaring.cuda.memory import BLOCK_BYTES
 from rdmaring.errors import ArgumentError, CudaError
+from rdmaring.single import Single
 
 log = logging.getLogger("rdmaring")
 BUDGET_BYTES = 64 << 20  # of one block: more ranks get fewer, then smaller slots
@@ -88,7 +89,7 @@ def _round_up(nbytes: int) -> int:
     return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-class Page:
+class Page(Single):
     """The memfd of a block as one process has it mapped: bytes of who has closed the block, and flags if they are here.
 
     flags, address: of the flags, for the host and for the GPU; 0: they are in GPU memory.
@@ -126,7 +127,7 @@ class Page:
             self.flags = self.address = 0
 
 
-class Block:
+class Block(Single):
     """This rank's own. It is freed by ``bury``, not by the garbage collector: others may have it open."""
 
     def __init__(self, device: Device, sizes: Geometry, flags_place: str, table: object) -> None:
@@ -164,7 +165,7 @@ def told_flags_place(told: str) -> str:
     return told.split(" ")[1]
 
 
-class Theirs:
+class Theirs(Single):
     """A peer's block, open here. address: in this process."""
 
     def __init__(self, device: Device, told: str, rank: int, sizes: Geometry) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from rdmaring.cuda.driver import bindings, call, is_loaded
 from rdmaring.errors import ArgumentError, ArgumentTypeError, CudaError
+from rdmaring.single import Single
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ _devices: dict[int, Device] = {}
 _devices_lock = threading.Lock()
 
 
-class Event:
+class Event(Single):
     """A mark in a stream, without a time."""
 
     __slots__ = ("__weakref__", "handle")
@@ -38,7 +39,7 @@ class Event:
         call("cuEventSynchronize", self.handle)
 
 
-class Device:
+class Device(Single):
     """One GPU, its primary context retained until the program ends, and a stream of the library's own.
 
     stream: what orders the caller's arrays and copies of the library; it does not wait for the legacy stream.

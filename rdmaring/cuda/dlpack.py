@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rdmaring.errors import ArgumentTypeError
+from rdmaring.single import Single
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 ON_GPU = frozenset((CUDA, CUDA_MANAGED))
@@ -83,7 +84,7 @@ class Import:
     owner: Any
 
 
-class _Owner:
+class _Owner(Single):
     """Calls the producer's deleter when it is dropped."""
 
     __slots__ = ("__weakref__",)

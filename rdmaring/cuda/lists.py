@@ -17,6 +17,7 @@ from rdmaring.cuda.blocks import Block, Geometry, Theirs
 from rdmaring.errors import RdmaringError
 from rdmaring.schedule import Schedule, ScheduleError
 from rdmaring.schedule.enqueue_proof import verify_enqueue
+from rdmaring.single import Single
 
 if TYPE_CHECKING:
     from rdmaring.cuda.attach import NativeDevice
@@ -42,7 +43,7 @@ def is_proven(schedule: Schedule, channels: int) -> bool:
     return True
 
 
-class Lists:
+class Lists(Single):
     """Owns rr_lists, this rank's block, and what it has open of its neighbours'."""
 
     def __init__(

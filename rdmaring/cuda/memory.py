@@ -14,6 +14,7 @@ import numpy as np
 from rdmaring.cuda.context import Device, Event, PerDevice, quietly
 from rdmaring.cuda.driver import bindings, call
 from rdmaring.errors import CudaError
+from rdmaring.single import Single
 
 # IPC shares whole blocks of this size, and the driver puts smaller allocations into one block: a handle of such
 # a one would show the peer its neighbours, too.
@@ -22,7 +23,7 @@ STAGE_BYTES = 1 << 20  # of a slice of pinned memory: large enough for a copy en
 STAGE_COUNT = 4
 
 
-class Allocation:
+class Allocation(Single):
     """GPU memory, freed when nobody holds this any more; zeroed.
 
     nbytes: what was asked for; the driver holds a multiple of 2 MiB, so that it may be shared by IPC.
@@ -43,7 +44,7 @@ class Allocation:
         self.nbytes = nbytes
 
 
-class Pinned:
+class Pinned(Single):
     """Host memory that a GPU reads and writes by itself.
 
     array: its bytes. It is freed with this object, not with the array.

@@ -61,6 +61,7 @@ class Survivors:
         self.world = world
         self._key = job_key(key, "recovery")
         self._users = 1
+        self._counting = threading.Lock()  # of users: threads share and release
         self._mesh: Mesh | None = None
         self._page: Page | None = None
         self._peers: tuple[Peer, ...] = ()
@@ -129,16 +130,20 @@ class Survivors:
 
     def share(self) -> Survivors:
         """For one more communicator of the job."""
-        self._users += 1
+        with self._counting:
+            self._users += 1
         return self
 
     def release(self) -> None:
         """A communicator has ended; with the last one all is given back."""
-        self._users -= 1
-        # At the interpreter's end the thread stands still, perhaps in its turn, and all goes with the process.
-        if self._users or os.getpid() != self._pid or sys.is_finalizing():
+        if os.getpid() != self._pid:
             return
-        self._ending = True
+        with self._counting:
+            self._users -= 1
+            # At the interpreter's end the thread stands still, perhaps in its turn, and all goes with the process.
+            if self._users or self._ending or sys.is_finalizing():
+                return
+            self._ending = True
         if self._mesh is not None:
             self._mesh.wake()
         if self._answering is not None:

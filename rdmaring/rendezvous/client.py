@@ -25,6 +25,7 @@ CANDIDATE_CONNECT_TIMEOUT_S = 1.5  # where there are others to try: longer than 
 ANSWER_TIMEOUT_S = 5.0  # for a server to prove the secret
 CANDIDATE_TIMEOUT_S = 1.0  # where it may as well be at another port
 ANSWER_SLACK_S = 2.0  # the server tells of a timeout; we wait this much longer for its word
+LEFT_S_MIN = 0.05  # when time is up, what is there already is still taken
 RETRY_FIRST_S, RETRY_MAX_S = 0.02, 0.25
 
 _rendezvous: weakref.WeakSet[Rendezvous] = weakref.WeakSet()
@@ -37,6 +38,7 @@ class Rendezvous:
     members: how each rank introduced itself, in rank order.
     local_ranks: the ranks that name the same host as this one, itself among them.
     key: 16 bytes made of the job's secret, by which its links prove themselves to each other.
+    left_s: seconds for what its rounds are for: the time-out begins anew when all have met.
     One thread at a time. Closing it leaves the other ranks as they are.
     """
 
@@ -52,7 +54,7 @@ class Rendezvous:
         self.world = member.world
         self.members = tuple(members)
         self.local_ranks = tuple(each.rank for each in members if each.host == member.host)
-        self._timeout_s = member.round_timeout_s
+        self._deadline = time.monotonic() + member.round_timeout_s
         self._connection = connection
         self._on_close = on_close
         self._closed = False
@@ -97,7 +99,7 @@ class Rendezvous:
         search = _Search(addresses, job_key(secret, job), deadline, patient, check)
         while True:
             connection = search.find(rank)
-            left_s = max(0.05, deadline - time.monotonic())
+            left_s = max(LEFT_S_MIN, deadline - time.monotonic())
             member = Member(rank, world, __version__, wire, host, os.getpid(), left_s, timeout_s)
             try:
                 members = connection.enter(member, deadline + ANSWER_SLACK_S, check)
@@ -112,6 +114,10 @@ class Rendezvous:
             meeting = cls(member, members, connection, on_close)
             meeting.key = link_key(secret, job)
             return meeting
+
+    @property
+    def left_s(self) -> float:
+        return max(LEFT_S_MIN, self._deadline - time.monotonic())
 
     def exchange(self, mine: bytes) -> bytes:
         """Gather: give ``mine`` (as many bytes on every rank, at most 1 MiB), get all ranks' in rank order.
@@ -131,9 +137,8 @@ class Rendezvous:
                 "the rendezvous belongs to the process that made it, not to a fork() of it",
                 hint="call init() in the child, or start it by spawn",
             )
-        deadline = time.monotonic() + self._timeout_s + ANSWER_SLACK_S
         try:
-            return self._connection.give(bytes(mine), deadline, self.world)
+            return self._connection.give(bytes(mine), self.left_s, ANSWER_SLACK_S, self.world)
         except ConnectionError as error:
             raise RendezvousError(
                 f"rank {self.rank} lost the rendezvous at {self._connection.address}: {error}",

@@ -97,11 +97,15 @@ class Connection:
         except (ProtocolError, TypeError) as error:
             raise self._broken(error) from error
 
-    def give(self, mine: bytes, deadline: float, world: int) -> bytes:
-        """One round. Raises RendezvousError, ConnectionError."""
+    def give(self, mine: bytes, left_s: float, slack_s: float, world: int) -> bytes:
+        """One round, which has so long; the server's word of it may be later by the slack.
+
+        Raises RendezvousError, ConnectionError.
+        """
+        deadline = time.monotonic() + left_s + slack_s
         self._reader.bytes_max = 1 + max(world * len(mine), FRAME_BYTES_MAX)
         try:
-            self._send(frame("B", mine), deadline)
+            self._send(object_frame({"round_timeout_s": left_s}) + frame("B", mine), deadline)
         except BrokenPipeError:
             pass  # why may still be in our socket
         except TimeoutError:

@@ -36,6 +36,7 @@ class Group:
         self.failure: RendezvousError | None = None
         self.deadline: float | None = None
         self._waited_s = 0.0  # the timeout that deadline comes from
+        self._met_at = 0.0
         self._seats: dict[int, Seat] = {}
         self._members: dict[int, Member] = {}
         self._given: dict[int, bytes] = {}
@@ -76,13 +77,14 @@ class Group:
         if len(self._seats) == self.world:
             self.assembled = True
             self.deadline = None
+            self._met_at = now
             members = [asdict(self._members[rank]) for rank in range(self.world)]
             self._tell_all(frame("J", json.dumps({"assembled": members}).encode()))
         else:
             self._wait_until(now, member.assembly_timeout_s)
 
-    def give(self, rank: int, payload: bytes, now: float) -> None:
-        """Take one rank's part of the round that is going on; the last one completes it."""
+    def give(self, rank: int, payload: bytes, timeout_s: float, now: float) -> None:
+        """Take one rank's part of the round that is going on, and how long it waits; the last one completes it."""
         if self.failure is not None:
             return  # it was told when it happened, and finds that in its socket
         if rank in self._given:
@@ -92,7 +94,7 @@ class Group:
         if self._left:
             self._fail_for_leaver()
         elif len(self._given) < self.world:
-            self._wait_until(now, self._members[rank].round_timeout_s)
+            self._wait_until(now, timeout_s)
         else:
             self._complete()
 
@@ -113,7 +115,8 @@ class Group:
         present = set(self._given) if self.assembled else set(self._seats)
         missing = sorted(set(range(self.world)) - present)
         if self.assembled:
-            text = f"{rank_list(missing)} did not take part in a round within {self._waited_s:.3g} s"
+            met_s = (self.deadline or self._met_at) - self._met_at
+            text = f"{rank_list(missing)} did not take part in a round within {met_s:.3g} s after all had met"
             hint = "look at what those ranks do: they passed the rendezvous, then stopped or failed"
         else:
             text = (

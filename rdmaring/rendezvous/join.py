@@ -50,7 +50,7 @@ def join(
 
     rank, world: given together, or both taken from the environment.
     address: ``host:port`` where rank 0 shall listen; without it the environment's.
-    timeout_s: seconds for the assembly, and for each later round.
+    timeout_s: seconds for the assembly, and as many again for all rounds that follow.
     env: the environment, by default this process's.
     store, mpi: by which rank 0 tells the others where it listens (see boards.py); instead of ``address``.
     wire: what this build's links speak, up to 256 characters; ranks that differ do not meet.

@@ -77,7 +77,7 @@ class Member:
     host: str
     pid: int
     assembly_timeout_s: float  # how long it is ready to wait from now on for the others to come
-    round_timeout_s: float  # and in each round
+    round_timeout_s: float  # and for all rounds that follow; each says what is left of it
 
 
 def encode_member(member: Member) -> str:

@@ -32,6 +32,7 @@ from rdmaring.rendezvous.protocol import (
     parse_object,
     prove,
     proves,
+    seconds,
     string,
 )
 from rdmaring.rendezvous.sockets import format_address, keep_alive
@@ -211,7 +212,9 @@ class Server:
 
     def close_in_child(self) -> None:
         """After fork(): give up the copies, so that the parent's end of a connection is its only one."""
-        for each in [*self._listeners, *(peer.socket for peer in self._peers), self._wake_sender]:
+        self._selector.close()
+        sockets = [*self._listeners, *(peer.socket for peer in self._peers)]
+        for each in [*sockets, self._wake_receiver, self._wake_sender]:
             each.close()
 
 
@@ -224,6 +227,7 @@ class _Peer:
         self.deadline: float | None = self.since + PROOF_TIMEOUT_S
         self.member: Member | None = None
         self.group: Group | None = None
+        self._round_timeout_s = 0.0  # the member's, until it says of a round that less is left
         self._server = server
         self._address = address
         self._reader = FrameReader(FRAME_BYTES_MAX_BEFORE_PROOF)
@@ -286,10 +290,14 @@ class _Peer:
 
     def _on_frame(self, kind: str, body: bytes) -> None:
         if self.member is not None:
+            assert self.group is not None  # set together with member
             if kind == "B":
-                assert self.group is not None  # set together with member
-                self.group.give(self.member.rank, body, time.monotonic())
-            elif "bye" in parse_object(body):
+                self.group.give(self.member.rank, body, self._round_timeout_s, time.monotonic())
+                return
+            fields = parse_object(body)
+            if "round_timeout_s" in fields:
+                self._round_timeout_s = seconds(fields, "round_timeout_s")
+            elif "bye" in fields:
                 self._said_bye = True
             return
         if kind != "J":
@@ -331,6 +339,7 @@ class _Peer:
             self._dismiss(group)
             return
         self.member, self.group, self.deadline = member, group, None
+        self._round_timeout_s = member.round_timeout_s
         self._reader.bytes_max = FRAME_BYTES_MAX
         log.info("rendezvous: rank %d came from %s, pid %d", member.rank, self._address, member.pid)
         group.enter(member, self, time.monotonic())

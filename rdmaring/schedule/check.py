@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from numbers import Integral
+from typing import Any
 
-from rdmaring.schedule.rows import CHANNELS_MAX, Buffer, Flag, Kind, Op, Row, ScheduleError
+from rdmaring.schedule.rows import (
+    CHANNELS_MAX,
+    NUMBER_MAX,
+    After,
+    Buffer,
+    Flag,
+    Kind,
+    Op,
+    Receive,
+    Row,
+    ScheduleError,
+    Send,
+)
+
+_FLAGS = sum(Flag)
 
 
 def check_row(
@@ -22,7 +38,8 @@ def check_row(
     earlier: the rows before it in the same table, which its ``after`` may name.
     """
     fault = (
-        _place_fault(row, chunk_count, step_count, cells)
+        fields_fault(row)
+        or _place_fault(row, chunk_count, step_count, cells)
         or _op_fault(row)
         or _peer_fault("receives from", [receive.peer for receive in row.receives], rank, world)
         or _peer_fault("sends to", [send.peer for send in row.sends], rank, world)
@@ -31,6 +48,51 @@ def check_row(
     )
     if fault:
         raise ScheduleError(fault, rank=rank, row=len(earlier), chunk=row.chunk_begin)
+
+
+def fields_fault(row: Row) -> str | None:
+    """What is no field of a row at all: of another type, or a number that a file cannot hold.
+
+    The proof tells buffers and operations by what they are, the engine by their numbers: so their types must be right.
+    """
+    for name, given, kind in _fields(row):
+        if kind is int:
+            if not isinstance(given, (int, Integral)) or not -NUMBER_MAX <= int(given) <= NUMBER_MAX:
+                return f"{name} must be an integer of 32 bits, not {given!r}"
+        elif not isinstance(given, kind):
+            return f"{name} must be a {kind.__name__}, not {given!r}"
+    return f"flags {row.flags:#x} are unknown" if row.flags & ~_FLAGS else None
+
+
+def _fields(row: Row) -> Iterator[tuple[str, Any, type]]:
+    """Each field, and those of its receives, sends and afters, with the type that it must have."""
+    yield "step", row.step, int
+    yield "buffer", row.buffer, Buffer
+    yield "chunk_begin", row.chunk_begin, int
+    yield "chunk_end", row.chunk_end, int
+    yield "op", row.op, Op
+    yield "cell", row.cell, int
+    if row.operand is not None:
+        yield "operand", row.operand, Buffer
+    yield "operand_cell", row.operand_cell, int
+    yield "operand_at", row.operand_at, int
+    yield "flags", row.flags, Flag
+    yield "channel", row.channel, int
+    for name, entries in (("receives", row.receives), ("sends", row.sends), ("after", row.after)):
+        yield name, entries, tuple
+    for receive in row.receives:
+        yield "an entry of receives", receive, Receive
+        yield "the peer of a receive", receive.peer, int
+        yield "the source of a receive", receive.source, Buffer
+    for send in row.sends:
+        yield "an entry of sends", send, Send
+        yield "the peer of a send", send.peer, int
+        if send.lands is not None:
+            yield "lands of a send", send.lands, Buffer
+    for after in row.after:
+        yield "an entry of after", after, After
+        yield "the row of an after", after.row, int
+        yield "the kind of an after", after.kind, Kind
 
 
 def _place_fault(row: Row, chunk_count: int, step_count: int, cells: int) -> str | None:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rdmaring.schedule.channels import schedule_in_channels
+from rdmaring.schedule.check import fields_fault
 from rdmaring.schedule.collectives import Collective, collective_named
 from rdmaring.schedule.custom import from_rows
 from rdmaring.schedule.encode import NAME_MAX, decode_file, encode_file
 from rdmaring.schedule.progress import HaltError
-from rdmaring.schedule.rows import WINDOW_MIN, Row, Schedule, ScheduleError
+from rdmaring.schedule.rows import NUMBER_MAX, WINDOW_MIN, Row, Schedule, ScheduleError
 from rdmaring.schedule.verify import verify
 
 Emit = Callable[..., Sequence[Row]]
@@ -50,8 +51,8 @@ def own(*, name: str | None = None, window: int | None = None) -> Callable[[Emit
     name: at most 23 bytes; default: the function's. window: rows open at once; default: the least of 4, 8, 16, ...
         with which the schedule comes to its end.
     """
-    if window is not None and window < WINDOW_MIN:
-        raise ScheduleError(f"window must be {WINDOW_MIN} or more, not {window}")
+    if window is not None and not WINDOW_MIN <= window <= NUMBER_MAX:
+        raise ScheduleError(f"window must be {WINDOW_MIN} or more, at most {NUMBER_MAX}, not {window}")
     if name is not None and not 1 <= len(name.encode()) <= NAME_MAX:
         raise ScheduleError(f"name must have 1..{NAME_MAX} bytes, not {len(name.encode())}: {name!r}")
     return lambda emit: Own(emit, name or _name_of(emit), window)
@@ -153,6 +154,10 @@ def _rows_of(algorithm: Own, collective: Collective, rank: int, world: int, root
     emitted = algorithm(rank, world, root) if collective.rooted else algorithm(rank, world)
     if not isinstance(emitted, Sequence) or not all(isinstance(row, Row) for row in emitted):
         raise ScheduleError(f"{algorithm.name} must return a list of Row, not {type(emitted).__name__}", rank=rank)
+    for index, row in enumerate(emitted):
+        fault = fields_fault(row)
+        if fault:
+            raise ScheduleError(fault, rank=rank, row=index)
     return list(emitted)
 
 

@@ -22,6 +22,9 @@ from typing import NamedTuple
 WORLD_MAX = 1 << 20  # ranks; bounds what a file may claim before it is believed
 CHUNKS_MAX = 1 << 20  # likewise; the ring has as many chunks as ranks
 CHANNELS_MAX = 16  # likewise; native/src/wire.h
+CELLS_MAX = 1 << 24  # likewise; native/src/rows.h
+NUMBER_MAX = (1 << 31) - 1  # likewise; of any number that a row holds
+SOURCES_MAX = 64  # vectors that one row adds, at most; native/src/reduce.h
 WINDOW_MIN = 2  # rows open at once: with one, a row that waits to send would stop the row that it waits for
 
 

@@ -25,7 +25,9 @@ from rdmaring.schedule.hazards import check_rank
 from rdmaring.schedule.links import match
 from rdmaring.schedule.progress import ROUNDS, SLICE_PATTERNS, check_progress, in_rounds
 from rdmaring.schedule.rows import (
+    CELLS_MAX,
     CHUNKS_MAX,
+    NUMBER_MAX,
     WINDOW_MIN,
     After,
     Kind,
@@ -102,8 +104,13 @@ def check_header(schedule: Schedule) -> Collective:
     weights = schedule.weights
     if weights is not None and (len(weights) != schedule.chunk_count or min(weights) < 1):
         raise ScheduleError(f"{schedule.chunk_count} chunks need as many weights >= 1, not {weights}")
-    if schedule.window < WINDOW_MIN:
-        raise ScheduleError(f"window must be {WINDOW_MIN} or more, not {schedule.window}")
+    if not WINDOW_MIN <= schedule.window <= NUMBER_MAX:
+        raise ScheduleError(f"window must be {WINDOW_MIN} or more, at most {NUMBER_MAX}, not {schedule.window}")
+    if not 0 <= schedule.scratch_cells <= CELLS_MAX or not 0 <= schedule.step_count <= NUMBER_MAX:
+        raise ScheduleError(
+            f"{schedule.scratch_cells} cells of scratch, {schedule.step_count} steps; accepted are at most {CELLS_MAX} "
+            f"cells and {NUMBER_MAX} steps"
+        )
     return replace(collective, parts=schedule.chunk_count // world) if collective.per_rank_chunks else collective
 
 

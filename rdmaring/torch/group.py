@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,6 +17,7 @@ from rdmaring._native import AGAIN, check, error_here, ffi, lib
 from rdmaring.buffers import Vector, extents
 from rdmaring.errors import RdmaringError
 from rdmaring.plan import NativePlan
+from rdmaring.single import Single
 from rdmaring.torch.errors import as_torch_error
 from rdmaring.torch.work import BaseWork, RingWork, Step
 from rdmaring.work import told
@@ -23,7 +26,7 @@ OTHERS_S = 0.0002  # a blocking call lets a thread that starts something pass, b
 END_S = 2.0  # for works to see an abort
 
 
-class Group:
+class Group(Single):
     """Owns a Communicator, and says who calls it when. Errors are torch's."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
@@ -34,13 +37,18 @@ class Group:
         self.pending: set[BaseWork] = set()
         self.sequence = 0
         self.barriers = 0
-        self._start = threading.RLock()  # plans, and starts
-        self._call = threading.RLock()  # a blocking call
+        self._make_locks()
         self._starting: list[None] = []  # a list: its appends are atomic
         try:
             self.comm = rdmaring.init(rank, size, store=store, timeout_s=self.timeout_s)
         except RdmaringError as error:
             raise as_torch_error(error) from error
+        _groups.add(self)
+
+    def _make_locks(self) -> None:
+        """Anew in a child of fork(), where a thread that held one is missing: calls there end in ForkedError."""
+        self._start = threading.RLock()  # plans, and starts
+        self._call = threading.RLock()  # a blocking call
 
     # ---- operations ----
 
@@ -123,12 +131,12 @@ class Group:
 
     def abort(self, reason: str) -> None:
         """End what is in flight, here and on the ranks inside it."""
-        if self.comm._handle is not None:
+        if not self.comm._closed:
             self.comm.abort(reason)
 
     def close(self) -> None:
         """Leave. Works in flight are aborted."""
-        if self.comm._handle is None:
+        if self.comm._closed:
             return
         if any(not work.poll() for work in list(self.pending)):
             lib.rr_comm_abort(self.comm._handle, b"closed with work in flight")
@@ -137,3 +145,14 @@ class Group:
                 time.sleep(OTHERS_S)
         with self._start, self._call:
             self.comm.close()
+
+
+_groups: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for group in list(_groups):
+        group._make_locks()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import socket
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rdmaring._native import ffi, keep_interrupt, lib
 from rdmaring.errors import ArgumentError, ArgumentTypeError
+from rdmaring.single import Single
 from rdmaring.transport.contract import HEAD_BYTES, Edge, Factory, Head, Transport
 
 NEVER = 2**64 - 1
@@ -25,7 +28,7 @@ def name_of(factory: Factory) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", str(given))[: lib.RR_MESSAGE_NAME_BYTES - 1]
 
 
-class MessageTransport:
+class MessageTransport(Single):
     """The table of a factory, for rr_options.link_transport; must live until the communicator is closed."""
 
     def __init__(self, factory: Factory) -> None:
@@ -61,7 +64,8 @@ class _ServedEdge:
         self.rest: memoryview | None = None  # of the message that is being read
         self.failed: BaseException | None = None  # in due_s()
         self.handle = ffi.new_handle(self)
-        wire = socket.socket(fileno=record.socket)
+        self.wire = wire = socket.socket(fileno=record.socket)
+        _served.add(self)
         try:
             edge = Edge(record.rank, record.peer, record.world, wire, record.body_bytes_max)
             made = owner.factory(edge)
@@ -113,6 +117,18 @@ class _ServedEdge:
         except BaseException as error:  # C has no error here: the next call of progress() tells it
             self.failed = error
             return 0
+
+
+_served: weakref.WeakSet[_ServedEdge] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """C has closed the copies of their sockets, whose numbers may be other files' soon."""
+    for each in list(_served):
+        each.wire.detach()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _told(record: Any, name: str, error: BaseException) -> int:

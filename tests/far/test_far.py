@@ -212,3 +212,20 @@ comm.close()
     assert ran.of(0, "sum") == ran.of(1, "sum") == 2.0
     for rank in range(2):
         assert re.search(rf"rank {rank} turned [34] connection\(s\) away that proved nothing", ran.output), ran.output
+
+
+@pytest.mark.long
+def test_a_rank_that_is_late_to_its_first_operation_is_waited_for(tmp_path: Path) -> None:
+    """Its kernel takes connections that it does not answer: the time-out is the caller's."""
+    source = (
+        FAR
+        + """
+comm = rr.init(timeout_s=150)
+if comm.rank == 1:
+    time.sleep(float(os.environ["LATE"]))
+x = np.ones(100_000, np.float32)
+said_error(lambda: comm.all_reduce(x))
+"""
+    )
+    ran = run_world(2, source, tmp_path, env={"LATE": "100"}, timeout_s=160)
+    assert ran.of(0, "error") is None and ran.of(0, "seconds") > 90, ran.output

@@ -67,7 +67,7 @@ def connection(given: tuple[bytes, list[int]]) -> Connection:
 def assembled(given: tuple[bytes, list[int]]) -> None:
     one = connection(given)
     one.enter(MEMBERS[0], 1e12, lambda: None)
-    one.give(b"12345678", 1e12, WORLD)
+    one.give(b"12345678", 1e12, 0.0, WORLD)
 
 
 def greeted(given: tuple[bytes, list[int]]) -> None:

@@ -19,6 +19,7 @@ LEVELS = {
     "verdict": 0,
     "errors": 1,
     "_native": 2,
+    "single": 2,
     "schedule": 2,
     "rendezvous": 2,
     "verbs_settings": 2,
@@ -48,7 +49,7 @@ LEVELS = {
 }
 # Modules that are one room with another: to split a communicator is to make communicators.
 ROOM_OF = {"group": "communicator", "shrink": "communicator", "gpu": "running", "finite": "running"}
-WITHOUT_NATIVE = ("schedule", "rendezvous", "recover", "launch", "errors", "verdict", "_version")
+WITHOUT_NATIVE = ("schedule", "rendezvous", "recover", "launch", "errors", "verdict", "single", "_version")
 NATIVE_MODULES = ("_native", "buffers", "memory", "topology", "plan", "work", "running", "collectives", "communicator")
 NATIVE_MODULES += ("messages", "finite", "__init__")
 

@@ -19,6 +19,7 @@ from rdmaring.diagnose.trace.clocks import Alignment, align, to_reference
 from rdmaring.diagnose.trace.overlap import Summary, summarize
 from rdmaring.diagnose.trace.records import DTYPE, Array, RankTrace, Trace
 from rdmaring.errors import ArgumentError, RdmaringError
+from rdmaring.single import Single
 
 logger = logging.getLogger("rdmaring")
 
@@ -110,13 +111,15 @@ def own_path(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.name}.rank{rank}")
 
 
-class Tracing:
+class Tracing(Single):
     """What ``comm.trace()`` returns: a context manager, entered and left by all ranks together.
 
     Left without an exception it brings all records to rank 0, which writes ``path`` if there is one; ``trace`` is
     then the Trace there, and None elsewhere. Left by an exception every rank writes ``path``.rankN, its own records
     on its own clock.
     """
+
+    _instead = "read its .trace or its summary(), which may be copied"
 
     def __init__(self, comm: Any, path: str | os.PathLike[str] | None, record_count: int = RECORD_COUNT) -> None:
         self.path = None if path is None else Path(path)
@@ -133,7 +136,7 @@ class Tracing:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if self._comm._handle is None:  # closed inside: nothing is left to read
+        if self._comm._closed:  # closed inside: nothing is left to read
             return
         records, lost = stop(self._comm)
         if kind is not None:
@@ -173,7 +176,7 @@ class WholeProgram:
 
     def finish(self, *, alone: bool) -> None:
         """Write the trace. alone: this rank's only; else all ranks' by rank 0, as long as they come within 10 s."""
-        if self._done or self._comm._handle is None:
+        if self._done or self._comm._closed:
             return
         self._done = True
         atexit.unregister(self._at_exit)

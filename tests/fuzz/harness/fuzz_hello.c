@@ -32,7 +32,7 @@ static void join(const struct rr_hello *hellos, struct fuzz_input *input)
 	int listener = -1;
 
 	if (rr_shm_prepare(0, WORLD_MAX, &options, &shm, &hello, &listener) == RR_OK)
-		(void)rr_shm_join(&shm, hellos, node, listener, exchange, input, reason, sizeof(reason));
+		(void)rr_shm_join(&shm, hellos, node, listener, 0, exchange, input, reason, sizeof(reason));
 	if (listener >= 0)
 		close(listener);
 	rr_shm_close(&shm);

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdmaring.schedule import Buffer, Flag, Kind, Op, Row, Schedule
+from rdmaring.schedule import After, Buffer, Flag, Kind, Op, Row, Schedule
 
 Vector = npt.NDArray[np.int64]
 POST_FACTOR = 3  # the post-operation: LAST multiplies by it
@@ -45,6 +45,10 @@ class Progress:
     received: int = 0
     sent: dict[int, int] = field(default_factory=dict)  # by peer
     released: dict[int, int] = field(default_factory=dict)  # by peer
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        return self.spans[0][0], self.spans[-1][1]
 
     def finished(self) -> bool:
         return self.received == len(self.spans) and all(n == len(self.spans) for n in self.sent.values())
@@ -143,21 +147,34 @@ class Machine:
         raise AssertionError("the row is not on the link")
 
     def _after_met(self, rank: int, index: int, slice_: int) -> bool:
-        row, state = self.tables[rank][index], self.progress[rank][index]
-        begin, end = state.spans[slice_]
-        for after in row.after:
-            earlier, other = self.tables[rank][after.row], self.progress[rank][after.row]
-            shift = other.origin - state.origin
-            for number, (first, last) in enumerate(other.spans):
-                shared = first < end and begin < last
-                shared |= bool(row.cells & earlier.cells) and first - shift < end and begin < last - shift
-                if not shared:
+        """Bytes of the vector that both rows touch, or the whole row if they share only a cell."""
+        begin, end = self.progress[rank][index].spans[slice_]
+        for after in self._needs(rank, index, self.tables[rank][index].cell):
+            earlier = self.progress[rank][after.row]
+            whole = not self._meet(self.progress[rank][index].extent, earlier.extent)
+            for number, span in enumerate(earlier.spans):
+                if not whole and not self._meet(span, (begin, end)):
                     continue
-                if other.received <= number:
+                if earlier.received <= number:
                     return False
-                if after.kind is Kind.RELEASED and any(n <= number for n in other.released.values()):
+                if after.kind is Kind.RELEASED and any(n <= number for n in earlier.released.values()):
                     return False
         return True
+
+    def _needs(self, rank: int, index: int, cell: int) -> list[After]:
+        """What a row comes after; of an empty one whose cell it takes over, what that came after."""
+        row, found = self.tables[rank][index], []
+        for after in row.after:
+            earlier = self.tables[rank][after.row]
+            if self.progress[rank][after.row].spans:
+                found.append(after)
+            elif cell in earlier.cells:
+                found += self._needs(rank, after.row, cell)
+        return found
+
+    @staticmethod
+    def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+        return one[0] < other[1] and other[0] < one[1]
 
     def _receive(self, rank: int, index: int) -> bool:
         row, state = self.tables[rank][index], self.progress[rank][index]

@@ -11,6 +11,7 @@ from unit.schedule.cases import NAMES, schedules, title, with_rows
 from unit.schedule.machine import POST_FACTOR, Machine, Vector
 
 from rdmaring.schedule import Schedule, generate
+from rdmaring.schedule.collectives import COLLECTIVES
 
 
 def expected(schedule: Schedule, inputs: list[Vector], rank: int, offsets: list[int]) -> list[tuple[int, Vector]]:
@@ -47,6 +48,8 @@ def check_once(schedule: Schedule, seed: int) -> None:
     offsets = [0, *cuts, count]
     numbers = np.random.default_rng(seed)
     inputs = [numbers.integers(-1000, 1000, count, dtype=np.int64) for _ in range(schedule.world)]
+    per_rank = COLLECTIVES[schedule.collective].per_rank_chunks
+    bounds = offsets[:: schedule.chunk_count // schedule.world] if per_rank else offsets
     in_place = choose.random() < 0.5
     machine = Machine(
         schedule,
@@ -59,7 +62,7 @@ def check_once(schedule: Schedule, seed: int) -> None:
     outputs = machine.run()
     for rank in range(schedule.world):
         where = f"{title(schedule)} rank {rank} seed {seed}"
-        for offset, values in expected(schedule, inputs, rank, offsets):
+        for offset, values in expected(schedule, inputs, rank, bounds):
             np.testing.assert_array_equal(outputs[rank][offset : offset + len(values)], values, where)
         if not in_place or (schedule.collective == "reduce" and rank != schedule.root):
             np.testing.assert_array_equal(machine.inputs[rank], inputs[rank], f"{where}: input changed")

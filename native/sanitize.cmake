@@ -1,0 +1,22 @@
+# sanitize_options: what compiles and links for RDMARING_SANITIZE; thread_prefix: before programs under `thread`.
+set(sanitize_options)
+set(thread_prefix "")
+if(RDMARING_SANITIZE STREQUAL "address" OR RDMARING_SANITIZE STREQUAL "fuzzer")
+	set(sanitize_options -fsanitize=address,undefined -fno-sanitize-recover=undefined)
+elseif(RDMARING_SANITIZE STREQUAL "thread")
+	# The fence orders only words that are atomic by themselves: see rr_store_before_load().
+	set(sanitize_options -fsanitize=thread -Wno-tsan)
+	# The thread sanitizer of gcc before 14 stops where addresses are randomised over more than 28 bits.
+	find_program(setarch setarch)
+	if(setarch)
+		execute_process(COMMAND "${setarch}" -R true RESULT_VARIABLE setarch_status OUTPUT_QUIET ERROR_QUIET)
+		if(setarch_status EQUAL 0)
+			set(thread_prefix "${setarch}" -R)
+		endif()
+	endif()
+elseif(NOT RDMARING_SANITIZE STREQUAL "none")
+	message(FATAL_ERROR "RDMARING_SANITIZE is '${RDMARING_SANITIZE}': none, address, thread or fuzzer")
+endif()
+if(sanitize_options)
+	list(PREPEND sanitize_options -O1 -g1 -fno-omit-frame-pointer)
+endif()
