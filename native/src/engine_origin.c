@@ -36,6 +36,8 @@ rr_status rr_origin_start(struct rr_origins *origins, const struct rr_plan *plan
 
 	origins->used = 0;
 	origins->spare = 0;
+	origins->chunks = plan->chunk_offsets;
+	origins->chunk_count = plan->rows->chunk_count;
 	for (uint32_t r = 0; r < plan->rows->row_count; r++)
 		noted[plan->rows->rows[r].buffer] |= plan->kept[r];
 	for (int b = RR_OUTPUT; b < RR_BUFFER_COUNT && status == RR_OK; b++) {
@@ -112,26 +114,61 @@ static uint32_t new_piece(struct rr_origins *origins)
 	return ++origins->used;
 }
 
+/* Forget what begins before `end`, from *link on. */
+static void take_out(struct rr_origins *origins, uint32_t *link, uint64_t end)
+{
+	struct rr_origin_piece *pieces = origins->pieces;
+
+	while (*link && pieces[*link - 1].begin < end) {
+		uint32_t covered = *link;
+		*link = pieces[covered - 1].next;
+		pieces[covered - 1].next = origins->spare;
+		origins->spare = covered;
+	}
+}
+
+/* Where in its cell's list the first piece is that ends behind `begin`. */
+static uint32_t *first_behind(struct rr_origins *origins, enum rr_buffer_id buffer, uint64_t begin)
+{
+	struct rr_origin_piece *pieces = origins->pieces;
+	uint32_t *link = &origins->cells[buffer][begin / RR_ORIGIN_GRID];
+
+	while (*link && pieces[*link - 1].begin + pieces[*link - 1].bytes <= begin)
+		link = &pieces[*link - 1].next;
+	return link;
+}
+
 /* Insert what lies in one cell; what it covers, in part or wholly, is forgotten. */
 static rr_status put(struct rr_origins *origins, enum rr_buffer_id buffer, uint64_t begin, uint32_t bytes, uint32_t crc)
 {
 	uint32_t made = new_piece(origins); /* may move the pieces */
-	uint32_t *link = &origins->cells[buffer][begin / RR_ORIGIN_GRID], next;
-	struct rr_origin_piece *pieces = origins->pieces;
+	uint32_t *link;
 
 	if (!made)
 		return RR_ERR_NO_MEMORY;
-	while (*link && pieces[*link - 1].begin + pieces[*link - 1].bytes <= begin)
-		link = &pieces[*link - 1].next;
-	for (next = *link; next && pieces[next - 1].begin < begin + bytes;) {
-		uint32_t covered = next;
-		next = pieces[covered - 1].next;
-		pieces[covered - 1].next = origins->spare;
-		origins->spare = covered;
-	}
-	pieces[made - 1] = (struct rr_origin_piece){.begin = begin, .bytes = bytes, .crc = crc, .next = next};
+	link = first_behind(origins, buffer, begin);
+	take_out(origins, link, begin + bytes);
+	origins->pieces[made - 1] = (struct rr_origin_piece){.begin = begin, .bytes = bytes, .crc = crc, .next = *link};
 	*link = made;
 	return RR_OK;
+}
+
+/* How far the piece goes that begins here: to the cell's end, or the chunk's. */
+static uint64_t piece_end(const struct rr_origins *origins, enum rr_buffer_id buffer, uint64_t begin)
+{
+	uint64_t end = (begin / RR_ORIGIN_GRID + 1) * RR_ORIGIN_GRID;
+	uint32_t low = 0, high = origins->chunk_count;
+
+	if (buffer != RR_OUTPUT)
+		return end;
+	while (high - low > 1) { /* the last chunk that begins here, or before */
+		uint32_t middle = low + (high - low) / 2;
+		if (origins->chunks[middle] <= begin)
+			low = middle;
+		else
+			high = middle;
+	}
+	return origins->chunks[high] > begin && origins->chunks[high] < end ? origins->chunks[high] : end;
 }
 
 rr_status rr_origin_note(struct rr_origins *origins, enum rr_buffer_id buffer, uint64_t begin, const void *data, uint64_t bytes,
@@ -139,7 +176,7 @@ rr_status rr_origin_note(struct rr_origins *origins, enum rr_buffer_id buffer, u
 {
 	*crc = 0;
 	for (uint64_t done = 0; done < bytes;) {
-		uint64_t left = RR_ORIGIN_GRID - (begin + done) % RR_ORIGIN_GRID;
+		uint64_t left = piece_end(origins, buffer, begin + done) - (begin + done);
 		uint32_t run = (uint32_t)(left < bytes - done ? left : bytes - done);
 		uint32_t part = rr_crc32c(0, (const char *)data + done, run);
 		rr_status status = put(origins, buffer, begin + done, run, part);
@@ -194,17 +231,17 @@ static rr_status damaged(const struct rr_open_row *work, enum rr_buffer_id buffe
 		       buffer == RR_SCRATCH ? "scratch memory" : "output", work->row->step, work->row->chunk_begin, found, kept);
 }
 
-/* Two pieces out of one, if together they are still what it was. */
-static rr_status cut(const struct rr_open_row *work, enum rr_buffer_id buffer, uint32_t whole, uint64_t at)
+/* Two pieces out of one, if together they are still what it was; *found: what they are. */
+static rr_status split(const struct rr_open_row *work, enum rr_buffer_id buffer, uint32_t whole, uint64_t at, uint32_t *found)
 {
 	struct rr_origins *origins = &work->engine->origins;
 	struct rr_origin_piece was = origins->pieces[whole - 1];
 	uint32_t before = (uint32_t)(at - was.begin), behind = was.bytes - before;
 	uint32_t first = rr_origin_memory(work, buffer, was.begin, before), second = rr_origin_memory(work, buffer, at, behind);
-	uint32_t found = rr_crc32c_join(first, second, behind);
 
-	if (found != was.crc)
-		return damaged(work, buffer, was.begin, was.bytes, found, was.crc);
+	*found = rr_crc32c_join(first, second, behind);
+	if (*found != was.crc)
+		return RR_AGAIN;
 	uint32_t made = new_piece(origins);
 	if (!made)
 		return RR_ERR_NO_MEMORY;
@@ -212,6 +249,49 @@ static rr_status cut(const struct rr_open_row *work, enum rr_buffer_id buffer, u
 	origins->pieces[whole - 1] =
 		(struct rr_origin_piece){.begin = was.begin, .bytes = before, .crc = first, .next = made};
 	return RR_OK;
+}
+
+static rr_status cut(const struct rr_open_row *work, enum rr_buffer_id buffer, uint32_t whole, uint64_t at)
+{
+	struct rr_origin_piece was = work->engine->origins.pieces[whole - 1];
+	uint32_t found;
+	rr_status status = split(work, buffer, whole, at, &found);
+
+	return status == RR_AGAIN ? damaged(work, buffer, was.begin, was.bytes, found, was.crc) : status;
+}
+
+/* A piece that lies over a border of what is overwritten. What landed there already has changed it: nothing reads it any more. */
+static rr_status part_at(const struct rr_open_row *work, enum rr_buffer_id buffer, uint64_t at)
+{
+	struct rr_origins *origins = &work->engine->origins;
+	uint32_t *link, found;
+	rr_status status;
+
+	if (at / RR_ORIGIN_GRID >= origins->cell_count[buffer])
+		return RR_OK;
+	link = first_behind(origins, buffer, at);
+	if (!*link || origins->pieces[*link - 1].begin >= at)
+		return RR_OK;
+	status = split(work, buffer, *link, at, &found);
+	if (status == RR_AGAIN) {
+		take_out(origins, first_behind(origins, buffer, at), at);
+		status = RR_OK;
+	}
+	return status;
+}
+
+rr_status rr_origin_overwrite(const struct rr_open_row *work, enum rr_buffer_id buffer, uint64_t begin, uint64_t bytes, bool forget)
+{
+	struct rr_origins *origins = &work->engine->origins;
+	uint64_t end = begin + bytes;
+	rr_status status = bytes ? part_at(work, buffer, begin) : RR_OK;
+
+	if (status == RR_OK && bytes)
+		status = part_at(work, buffer, end);
+	for (uint64_t at = begin; forget && status == RR_OK && at < end; at = (at / RR_ORIGIN_GRID + 1) * RR_ORIGIN_GRID)
+		if (at / RR_ORIGIN_GRID < origins->cell_count[buffer])
+			take_out(origins, first_behind(origins, buffer, at), end);
+	return status;
 }
 
 /* Join to *crc what is kept of [*at, end), and of what nothing is kept, what lies there now. */

@@ -6,7 +6,8 @@
  * there again: by a later send, or as an operand. So what its memory does to them in between is noticed by whoever
  * gets them, and named: the hop's sum is right, and the origin's is not.
  *
- * A piece is an interval that lies in one cell of a grid of RR_ORIGIN_GRID bytes, fixed in the buffer's coordinates. A send
+ * A piece is an interval that lies in one cell of a grid of RR_ORIGIN_GRID bytes, fixed in the buffer's coordinates, and in one
+ * chunk, so that no row overwrites a part of a piece whose rest another row still reads. A send
  * that cuts elsewhere than its receive did joins the sums of whole pieces. A piece that it cuts is summed anew, both
  * sides: if they give the piece's sum together, each is right.
  *
@@ -38,6 +39,8 @@ struct rr_origin_piece {
 struct rr_origins {
 	uint32_t *cells[RR_BUFFER_COUNT]; /* 1 + index of the first piece in each; of INPUT there are none */
 	uint64_t cell_count[RR_BUFFER_COUNT], cell_room[RR_BUFFER_COUNT];
+	const uint64_t *chunks; /* [chunk_count + 1] the plan's, in OUTPUT */
+	uint32_t chunk_count;
 	struct rr_origin_piece *pieces;
 	uint32_t used, room, spare; /* spare: 1 + index of the first that is free again */
 };
@@ -49,6 +52,11 @@ void rr_origin_free(struct rr_origins *origins);
 /* [row_count] whether what a row lands or computes is read from its dst again. NULL without memory. */
 bool *rr_origin_kept(const struct rr_schedule *rows);
 
+/*
+ * The row is about to overwrite these bytes, or its peer has begun to: what is kept of the bytes beside them is kept apart. With
+ * `forget`: they are overwritten, and nothing is kept of them.
+ */
+rr_status rr_origin_overwrite(const struct rr_open_row *work, enum rr_buffer_id buffer, uint64_t begin, uint64_t bytes, bool forget);
 /* The sum of `bytes` at data, kept as what lies from coordinate `begin` of a buffer on. */
 rr_status rr_origin_note(struct rr_origins *origins, enum rr_buffer_id buffer, uint64_t begin, const void *data, uint64_t bytes,
 			 uint32_t *crc);

@@ -122,6 +122,15 @@ static rr_status compare(const struct rr_open_row *work, const struct rr_receive
 		       slice->number, in->peer, work->engine->rank, row->step, row->chunk_begin, begin, end, found, in->origin, in->peer);
 }
 
+rr_status rr_slice_overwrite(const struct rr_open_row *work, const struct rr_slice *slice)
+{
+	const struct rr_row *row = work->row;
+
+	return rr_origin_overwrite(work, (enum rr_buffer_id)row->buffer,
+				   rr_slice_coordinate(work, row->buffer, row->cell, slice->offset),
+				   (uint64_t)slice->bytes * rr_slice_width(row), false);
+}
+
 rr_status rr_slice_compare(const struct rr_open_row *work, const struct rr_slice *slice)
 {
 	const struct rr_row *row = work->row;

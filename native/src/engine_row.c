@@ -97,7 +97,9 @@ static rr_status receive_slice(const struct rr_open_row *work)
 		state->done++;
 		return RR_OK;
 	}
-	status = rr_slice_gather(work, &slice);
+	status = work->plan->check ? rr_slice_overwrite(work, &slice) : RR_OK;
+	if (status == RR_OK)
+		status = rr_slice_gather(work, &slice);
 	if (status == RR_OK && work->plan->check)
 		status = rr_slice_compare(work, &slice);
 	if (status == RR_OK)

@@ -137,17 +137,17 @@ static rr_status sum_dst(const struct rr_open_row *work, uint64_t offset, uint32
 rr_status rr_slice_result(const struct rr_open_row *work, uint64_t fused, uint32_t number, struct rr_sums *sums)
 {
 	enum rr_buffer_id buffer = (enum rr_buffer_id)work->row->buffer;
-	uint64_t offset = rr_slice_offset(work, number);
+	uint64_t offset = rr_slice_offset(work, number), begin = rr_slice_coordinate(work, buffer, work->row->cell, offset);
 	uint32_t bytes = rr_slice_bytes(work, offset);
-	rr_status status = RR_OK;
+	uint64_t total = (uint64_t)bytes * rr_slice_width(work->row);
+	rr_status status;
 
-	if (work->plan->kept[work->index] && !rr_slice_passes_on(work)) {
-		status = rr_origin_keep(work, buffer, rr_slice_coordinate(work, buffer, work->row->cell, offset),
-					(uint64_t)bytes * rr_slice_width(work->row), &sums->crc);
-		sums->origin = sums->crc;
-	} else if (fused) {
-		status = sum_dst(work, offset, bytes, sums);
-	}
+	if (!work->plan->kept[work->index]) /* so it has no sends, either */
+		return rr_origin_overwrite(work, buffer, begin, total, true);
+	if (rr_slice_passes_on(work))
+		return fused ? sum_dst(work, offset, bytes, sums) : RR_OK;
+	status = rr_origin_keep(work, buffer, begin, total, &sums->crc);
+	sums->origin = sums->crc;
 	return status;
 }
 

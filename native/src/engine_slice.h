@@ -127,6 +127,8 @@ static inline char *rr_slice_address(struct rr_buffer *buffer, uint64_t coordina
 bool rr_slice_may_go(const struct rr_open_row *work, const struct rr_slice *slice);
 /* All sources in their stated order. RR_AGAIN: an input is not here yet. */
 rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice);
+/* Where the plan checks, before its inputs are looked for: it will overwrite its dst. */
+rr_status rr_slice_overwrite(const struct rr_open_row *work, const struct rr_slice *slice);
 /* Where the plan checks, right before the pass: are all sources what they were? */
 rr_status rr_slice_compare(const struct rr_open_row *work, const struct rr_slice *slice);
 /* Places in the links wherever there is credit; what has none goes later, from dst. Given back by abort. */

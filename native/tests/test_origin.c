@@ -132,6 +132,38 @@ static void test_a_turned_bit(void)
 	expect("both ways were seen", whole > 20 && cut > 20, true);
 }
 
+/* A chunk overwritten by a row that keeps nothing, or by a peer before this rank looks: what is beside it is still known. */
+static void test_overwritten(void)
+{
+	for (uint32_t turn = 0; turn < 400; turn++) {
+		struct bed bed;
+		uint64_t chunks[] = {0, 1 + (uint64_t)rand() % (BYTES - 2), BYTES}, border = chunks[1];
+		uint64_t slice = (uint64_t)rand() % border, bytes = border - slice;
+		uint32_t crc = 0;
+
+		make(&bed);
+		bed.plan.chunk_offsets = chunks;
+		bed.rows.chunk_count = 2;
+		expect("start", (uint64_t)rr_origin_start(&bed.engine.origins, &bed.plan), RR_OK);
+		land(&bed, 0, BYTES);
+		memset(memory + border, 0, BYTES - border); /* landed before it is known here */
+		expect("the other chunk", (uint64_t)rr_origin_sum(&bed.work, RR_OUTPUT, slice, bytes, &crc), RR_OK);
+		expect("is what it was", crc, rr_crc32c(0, as_it_was + slice, bytes));
+		expect("overwritten", (uint64_t)rr_origin_overwrite(&bed.work, RR_OUTPUT, border, BYTES - border, true), RR_OK);
+		crc = 1;
+		expect("forgotten", (uint64_t)rr_origin_sum(&bed.work, RR_OUTPUT, border, BYTES - border, &crc), RR_OK);
+		expect("and left alone", crc, 1);
+		/* A slice, whose borders cut pieces while they still are what they were. */
+		expect("cut", (uint64_t)rr_origin_overwrite(&bed.work, RR_OUTPUT, slice, bytes / 2, false), RR_OK);
+		memset(memory + slice, 0, bytes / 2);
+		expect("gone", (uint64_t)rr_origin_overwrite(&bed.work, RR_OUTPUT, slice, bytes / 2, true), RR_OK);
+		memory[slice + bytes / 2] ^= 1; /* beside it */
+		expect("kept beside", (uint64_t)rr_origin_compare(&bed.work, RR_OUTPUT, slice + bytes / 2, bytes - bytes / 2),
+		       (uint64_t)RR_ERR_CORRUPT);
+		rr_origin_free(&bed.engine.origins);
+	}
+}
+
 static void test_kept(void)
 {
 	struct rr_row table[] = {
@@ -160,6 +192,7 @@ int main(int argc, char **argv)
 	srand(seed);
 	test_any_cuts();
 	test_a_turned_bit();
+	test_overwritten();
 	test_kept();
 	printf("test_origin: seed %u, %u failures\n", seed, failures);
 	return failures ? 1 : 0;
