@@ -158,10 +158,11 @@ def init(
     tuning, probe: by which constants algorithms are chosen (docs/TUNING.md): a file of `rdmaring tune`, or True for a
         measurement now, of up to 200 ms. Default: RDMARING_TUNING, RDMARING_PROBE, else built in.
     check: "crc", "finite", or both between commas, equal on all ranks. crc: every slice of a collective carries two
-        CRC32C, of what this hop's sender had and of what its origin had, compared before it is used; what came otherwise
+        CRC32C, of what this hop's sender had and of what its origin had, compared before it is used; what differs
         raises CorruptError, which says whether the hop changed it or a rank's memory in between (docs/WIRE.md, "Two
-        sums"). Tiny messages then go as slices. finite: a reduction of a NaN or an infinity of any rank is refused on all, before it runs:
-        NonFiniteError names the first. It costs a look at the input and a tiny message. Default: RDMARING_CHECK.
+        sums"). Tiny messages then go as slices. finite: a reduction of a NaN or an infinity of any rank is refused on
+        all, before it runs: NonFiniteError names the first. It costs a look at the input and a tiny message.
+        Default: RDMARING_CHECK.
     restore: True: an input in host memory that an operation overwrites is put back if that fails on this rank; it costs
         a copy (docs/RECOVERY.md). Ranks may differ. Default: RDMARING_RESTORE.
     device: "cuda", "cuda:0", a number: vectors are in that GPU's memory (docs/CUDA.md). Default: as the first array is.

@@ -330,7 +330,7 @@ class Communicator(Collectives, Messages):
             self._leave()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "of a parent process" if self._forked else "closed" if self._closed else "open"
         return f"<rdmaring.Communicator {self.name!r} rank {self.rank} of {self.size}, {state}>"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from rdmaring._native import AGAIN, check, error_here, ffi, lib
 from rdmaring.buffers import BYTES, KnownLists, Vector, address_of, as_vector, extents, overlap
 from rdmaring.choice import Chooser
-from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError, UnsupportedError
+from rdmaring.errors import ArgumentError, ArgumentTypeError, ClosedError, ForkedError, UnsupportedError
 from rdmaring.plan import REDUCING, NativePlan, Plan, Shape, check_algorithm, check_wire
 from rdmaring.schedule import Algorithm, algorithms_of
 from rdmaring.schedule.channels import channels_of
@@ -43,9 +43,9 @@ _all: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In the child: a thread of the parent's may have held a lock."""
-    for runner in _all:
-        runner._new_locks()
+    """In the child: C has closed its copies of descriptors, and a thread of the parent's may have held a lock."""
+    for runner in list(_all):
+        runner._leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -89,6 +89,7 @@ class Runner(Single):
     def __init__(self, handle: Any, rank: int, size: int, name: str, settings: Settings) -> None:
         self._handle = handle
         self._closed = False
+        self._forked = False  # in a child of the process that made it, where it counts as closed
         self._new_locks()
         _all.add(self)
         self.rank = rank
@@ -112,6 +113,11 @@ class Runner(Single):
         self._settling = threading.RLock()  # a work ends in one thread: its waiter's, or that of close()
         self._ending = threading.RLock()  # of several that close, each returns when it is closed
 
+    def _leave_to_parent(self) -> None:
+        self._new_locks()
+        if not self._closed:
+            self._closed = self._forked = True
+
     @property
     def node_count(self) -> int:
         """On how many nodes the ranks are."""
@@ -133,6 +139,12 @@ class Runner(Single):
         self._known.clear()
 
     def _check_open(self) -> None:
+        if self._forked:
+            raise ForkedError(
+                f"rank {self.rank}'s communicator is used in a child process of the one that made it",
+                hint="make a communicator in the child (rdmaring.init), or start workers by spawn instead of fork",
+                rank=self.rank,
+            )
         if self._closed:
             raise ClosedError(f"communicator {self.name!r} of rank {self.rank} is closed", rank=self.rank)
 
@@ -182,6 +194,7 @@ class Runner(Single):
         """A plan on the arrays that it was made for."""
         from rdmaring import gpu
 
+        self._check_open()
         return gpu.again(self, native, given, out, async_op, timeout_s)
 
     def _channels(self, collective: str, algorithm: Algorithm | None) -> int:

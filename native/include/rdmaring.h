@@ -264,7 +264,9 @@ RR_API rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exch
 RR_API rr_status rr_comm_abort(rr_comm *comm, const char *reason);
 /*
  * Ends comm. What is in flight is aborted first, also a call of another thread; later calls, of plans and works, too,
- * return RR_ERR_CLOSED. Gives its maker's reference back: without another one comm is not there any more.
+ * return RR_ERR_CLOSED. Gives its maker's reference back: without another one comm is not there any more. In a child of
+ * fork() it does nothing, as rr_plan_free(), and all else returns RR_ERR_FORKED: the child's copies of its descriptors were
+ * closed when it was forked, and what it holds of the parent's communicator in memory stays until it ends.
  */
 RR_API rr_status rr_comm_close(rr_comm *comm);
 /*
@@ -288,7 +290,10 @@ RR_API rr_status rr_comm_link_facts(rr_comm *comm, int32_t peer, rr_link_facts *
 
 /* ---- memory that peers read and write in place ---- */
 
-/* Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. */
+/*
+ * Zeroed pages of a memfd, shared with the ranks of this node on first use. Local. Private in a child of fork(), as ordinary
+ * memory is: its stores stay its own; a page that it has not stored into may still show what the parent stores later.
+ */
 RR_API rr_status rr_memory_alloc(uint64_t bytes, void **out);
 RR_API rr_status rr_memory_free(void *address);
 

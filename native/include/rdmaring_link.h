@@ -17,6 +17,9 @@
  * operation runs, and not at all between operations: what send() has taken must reach the peer by itself.
  * Memory: what a function is given is the library's, and valid during the call only, but for the edge, which
  * stays valid until close() has returned.
+ * fork(): a child calls nothing of an edge of its parent's, close() neither. Its copy of edge->socket is closed when it is
+ * forked, so that the peer sees the parent's end; what the transport opened itself, it closes there by itself
+ * (pthread_atfork()).
  * Errors: write one sentence to edge->why, and return RR_MESSAGE_ENDED or RR_MESSAGE_FAILED. Nothing is called
  * afterwards but close().
  */

@@ -29,6 +29,8 @@ rr_status rr_work_order(rr_work *work, void *stream)
 		return status;
 	if (!work->plan || !work->plan->listed)
 		return rr_fail(RR_ERR_ARGUMENT, "the work is none of a plan with on_streams");
+	if (rr_comm_here(work->comm) < 0)
+		return RR_ERR_FORKED;
 	if (rr_observe32(&work->state) == RR_WORK_DONE && work->status < 0)
 		return rr_error_set(&work->error);
 	if (!rr_comm_hold(comm)) /* the driver looks at its lists meanwhile, as ever */

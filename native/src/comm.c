@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "memory.h"
 #include "order.h"
 #include "status.h"
@@ -77,7 +78,7 @@ rr_status rr_comm_create(int32_t rank, int32_t world, rr_exchange_fn exchange, v
 	comm->rank = rank;
 	comm->world = world;
 	rr_drive_watch_forks();
-	comm->process_mark = rr_drive_process_mark();
+	comm->process_mark = rr_forked_mark();
 	comm->shm.memfd = comm->shm.bell = -1;
 	status = check_options(&comm->options, options, &comm->far_slot_count);
 	comm->setup_until_ns = rr_now_ns() + comm->options.setup_ns;

@@ -124,7 +124,7 @@ struct rr_comm {
 	_Atomic uint64_t driver;    /* the number of the thread that drives; 0: nobody; RR_DRIVER_LAST: none any more */
 	_Atomic uint32_t callers;   /* that wait to drive: the progress thread stands back */
 	_Atomic uint32_t unfinished; /* works not DONE */
-	uint64_t process_mark;      /* of the process that made it */
+	uint64_t process_mark;      /* of the process that made it; see forked.h */
 	_Atomic uint32_t listed;     /* the progress thread has it on its list */
 	struct rr_comm *thread_next;
 };
@@ -265,7 +265,5 @@ rr_status rr_drive_hand_over(struct rr_comm *comm);
 void rr_drive_forget(struct rr_comm *comm);
 /* Before the first communicator is made. */
 void rr_drive_watch_forks(void);
-/* Differs in a child of the process that made a communicator. */
-uint64_t rr_drive_process_mark(void);
 
 #endif

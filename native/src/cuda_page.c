@@ -61,3 +61,9 @@ void rr_cuda_page_give(struct rr_cuda_page *page)
 	unused = page;
 	pthread_mutex_unlock(&lock);
 }
+
+void rr_cuda_page_forget(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	unused = NULL;
+}

@@ -22,5 +22,7 @@ struct rr_cuda_page {
 /* The context is current. */
 rr_status rr_cuda_page_take(const struct rr_cuda *cuda, void *context, struct rr_cuda_page **out);
 void rr_cuda_page_give(struct rr_cuda_page *page);
+/* In a child of a fork: the pages are the parent's. */
+void rr_cuda_page_forget(void);
 
 #endif

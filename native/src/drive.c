@@ -29,13 +29,11 @@ static struct rr_comm *list; /* communicators with outstanding asynchronous work
 static struct rr_comm *thread_inside; /* the one the thread is working on */
 static uint64_t thread_number;        /* rr_drive_thread() of it */
 static bool thread_runs;
-static _Atomic uint64_t process_mark = 1;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* In a child nothing of this is usable: the progress thread is gone, the pages are the parent's. */
 static void after_fork_in_child(void)
 {
-	atomic_fetch_add_explicit(&process_mark, 1, memory_order_relaxed);
 	pthread_mutex_init(&list_lock, NULL);
 	pthread_cond_init(&list_news, NULL);
 	list = NULL;
@@ -51,11 +49,6 @@ static void watch_forks(void)
 void rr_drive_watch_forks(void)
 {
 	pthread_once(&fork_once, watch_forks);
-}
-
-uint64_t rr_drive_process_mark(void)
-{
-	return rr_own64(&process_mark);
 }
 
 uint64_t rr_drive_thread(void)

@@ -78,15 +78,17 @@ rr_status rr_slice_gather(const struct rr_open_row *work, struct rr_slice *slice
 	return RR_OK;
 }
 
-#define PLACE_BYTES 96
+#define PLACE_BYTES 128
 
 /* Where the bytes changed whose hop's own sum is wrong. */
 static const char *changed_in(enum rr_mode mode, int32_t from, int32_t to, char place[PLACE_BYTES])
 {
 	switch (mode) {
 	case RR_MODE_SOURCE:
-	case RR_MODE_CMA:
 		snprintf(place, PLACE_BYTES, "in the memory of rank %d, which is read in place", from);
+		break;
+	case RR_MODE_CMA:
+		snprintf(place, PLACE_BYTES, "in the memory of rank %d, where it was read, or the memory of rank %d, where it landed", from, to);
 		break;
 	case RR_MODE_SLOT:
 		snprintf(place, PLACE_BYTES, "in the slot or on the wire");

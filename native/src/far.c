@@ -12,6 +12,7 @@
 
 #include "clock.h"
 #include "far_inside.h"
+#include "forked.h"
 #include "order.h"
 #include "status.h"
 
@@ -31,9 +32,9 @@ static rr_status watch_listener(struct rr_far *far)
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0};
 
-	far->control = epoll_create1(EPOLL_CLOEXEC);
-	far->sleeper = epoll_create1(EPOLL_CLOEXEC);
-	far->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	far->control = RR_OWN(epoll_create1(EPOLL_CLOEXEC));
+	far->sleeper = RR_OWN(epoll_create1(EPOLL_CLOEXEC));
+	far->bell = RR_OWN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (far->control < 0 || far->sleeper < 0 || far->bell < 0)
 		return rr_fail(RR_ERR_SYSTEM, "epoll or eventfd: %s (RLIMIT_NOFILE?)", strerror(errno));
 	rr_far_watch(far, far->listener, RR_FAR_TAG_LISTENER, false);
@@ -107,7 +108,7 @@ static void hang_up(struct rr_far *far, int socket)
 	/* Unread bytes would make close() a reset, which may overtake what we said last. */
 	while (recv(socket, rest, sizeof(rest), MSG_DONTWAIT) > 0)
 		;
-	close(socket);
+	rr_own_close(socket);
 }
 
 static void end_edge(struct rr_far *far, struct rr_edge *edge)
@@ -134,13 +135,13 @@ void rr_far_close(struct rr_far *far)
 		free(edge->page);
 	}
 	if (far->listener >= 0)
-		close(far->listener);
+		rr_own_close(far->listener);
 	if (far->control >= 0)
-		close(far->control);
+		rr_own_close(far->control);
 	if (far->sleeper >= 0)
-		close(far->sleeper);
+		rr_own_close(far->sleeper);
 	if (far->bell >= 0)
-		close(far->bell);
+		rr_own_close(far->bell);
 	free(far->hellos);
 	free(far->edges);
 	free(far);

@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "far_inside.h"
+#include "forked.h"
 #include "status.h"
 
 #define CONNECT_NS (1 * RR_NS_PER_S) /* for one address of several to answer */
@@ -73,7 +74,7 @@ void rr_far_pending_drop(struct rr_far *far, struct rr_pending *pending, const c
 		snprintf(far->stranger, sizeof(far->stranger), "%s %s", text, why);
 	}
 	epoll_ctl(far->control, EPOLL_CTL_DEL, pending->socket, NULL);
-	close(pending->socket);
+	rr_own_close(pending->socket);
 	pending->step = RR_PENDING_FREE;
 }
 
@@ -98,7 +99,7 @@ void rr_far_dial(struct rr_far *far, struct rr_edge *edge, uint16_t stream)
 	}
 	struct rr_pending *pending = take_pending(far, socket, CONNECT_NS);
 	if (!pending) {
-		close(socket);
+		rr_own_close(socket);
 		edge->dial_again_ns = rr_now_ns() + DIAL_PAUSE_NS;
 		return;
 	}
@@ -120,7 +121,7 @@ void rr_far_accept(struct rr_far *far)
 	for (;;) {
 		struct sockaddr_storage address = {0};
 		socklen_t size = sizeof(address);
-		int socket = accept4(far->listener, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int socket = RR_OWN(accept4(far->listener, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
 
 		if (socket < 0) {
 			far->out_of_files = far->out_of_files || errno == EMFILE;
@@ -129,7 +130,7 @@ void rr_far_accept(struct rr_far *far)
 		rr_net_prepare(socket);
 		struct rr_pending *pending = take_pending(far, socket, STRANGER_NS);
 		if (!pending) {
-			close(socket);
+			rr_own_close(socket);
 			continue;
 		}
 		pending->step = RR_PENDING_GREETING;

@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "far_inside.h"
+#include "forked.h"
 #include "process.h"
 #include "status.h"
 
@@ -138,7 +139,7 @@ static void give_stream(struct rr_edge *edge, uint32_t stream, int socket)
 		served->ops->stream(served->user, stream - served->stream_first, socket);
 		return;
 	}
-	close(socket);
+	rr_own_close(socket);
 }
 
 void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, int socket)
@@ -150,12 +151,12 @@ void rr_far_joined(struct rr_far *far, struct rr_edge *edge, uint16_t stream, in
 		return;
 	}
 	if (edge->socket >= 0 || edge->state == RR_EDGE_ENDED) { /* a second one: the peer gave the first up */
-		close(socket);
+		rr_own_close(socket);
 		return;
 	}
 	edge->input = malloc(INPUT_BYTES);
 	if (!edge->input) {
-		close(socket);
+		rr_own_close(socket);
 		return;
 	}
 	edge->socket = socket;

@@ -145,3 +145,9 @@ bool rr_gdr_by_id(uint32_t id, struct rr_gdr_region *out)
 	pthread_mutex_unlock(&table_lock);
 	return found;
 }
+
+void rr_gdr_forget(void)
+{
+	pthread_mutex_init(&table_lock, NULL);
+	table_count = table_recent = 0;
+}

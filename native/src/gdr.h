@@ -70,5 +70,7 @@ void rr_gdr_sweep(struct rr_gdr_owner *owner, bool (*lives)(struct rr_gdr_owner 
 
 bool rr_gdr_find(const void *address, uint64_t bytes, struct rr_gdr_region *out);
 bool rr_gdr_by_id(uint32_t id, struct rr_gdr_region *out);
+/* In a child of a fork: the allocations are the parent's. */
+void rr_gdr_forget(void);
 
 #endif

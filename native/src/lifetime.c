@@ -14,6 +14,7 @@
 
 #include "clock.h"
 #include "comm.h"
+#include "forked.h"
 #include "memory.h"
 #include "order.h"
 #include "status.h"
@@ -30,7 +31,7 @@ static void nap(void)
 
 rr_status rr_comm_here(const struct rr_comm *comm)
 {
-	if (comm->process_mark == rr_drive_process_mark())
+	if (comm->process_mark == rr_forked_mark())
 		return RR_OK;
 	rr_fail(RR_ERR_FORKED, "rank %d's communicator is used in a child process of the one that made it", comm->rank);
 	rr_error_here()->rank = comm->rank;
@@ -70,7 +71,7 @@ rr_status rr_comm_begin(struct rr_comm *comm)
 
 bool rr_comm_hold(struct rr_comm *comm)
 {
-	if (comm->process_mark != rr_drive_process_mark())
+	if (comm->process_mark != rr_forked_mark())
 		return false;
 	atomic_fetch_add_explicit(&comm->holders, 1, memory_order_seq_cst); /* pairs with wait_for_others() */
 	if (!atomic_load_explicit(&comm->ending, memory_order_seq_cst))
@@ -210,13 +211,8 @@ rr_status rr_comm_close(rr_comm *comm)
 
 	if (!atomic_compare_exchange_strong_explicit(&comm->ending, &open, RR_ENDS, memory_order_seq_cst, memory_order_seq_cst))
 		return rr_comm_closed(comm);
-	if (comm->process_mark != rr_drive_process_mark()) {
-		rr_judge_end(comm);
-		if (rr_drive_try(comm)) /* else a thread of the parent was inside when it forked: what it left is no whole */
-			rr_comm_give_back(comm);
-		rr_comm_release(comm);
+	if (rr_comm_here(comm) < 0) /* its parent's, of which a thread may have been inside at the fork: what it left is no whole */
 		return RR_OK;
-	}
 	if (rr_drives_here(comm)) {
 		rr_note32(&comm->ending, RR_ENDS_HERE); /* a transport's callback: the call around it ends, and is the last */
 		return RR_OK;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "status.h"
 #include "stream_edge.h"
 
@@ -106,7 +107,7 @@ static rr_status set_timer(struct message_edge *self, uint64_t in_ns)
 	struct itimerspec when = {.it_value = {.tv_sec = (time_t)(in_ns / RR_NS_PER_S), .tv_nsec = (long)(in_ns % RR_NS_PER_S)}};
 
 	if (self->timer < 0) {
-		self->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+		self->timer = RR_OWN(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
 		if (self->timer < 0)
 			return rr_fail(RR_ERR_SYSTEM, "timerfd_create: %s", strerror(errno));
 		rr_status status = rr_far_sleep_on(self->edge.far, self->timer);
@@ -147,13 +148,14 @@ static void stream_up(void *user, uint32_t stream, int socket)
 	struct message_edge *self = user;
 
 	if (stream != 0 || self->opened || self->edge.lost_ns) { /* an edge joins once */
-		close(socket);
+		rr_own_close(socket);
 		return;
 	}
 	self->told.socket = self->told.news = socket;
 	self->told.why = self->why;
 	int32_t returned = self->transport->open(self->transport->user, &self->told, &self->state);
 	if (returned < 0) {
+		rr_own_give(socket); /* it may be closed, or kept: the transport's word */
 		fail(self, "open", returned);
 		return;
 	}
@@ -176,11 +178,12 @@ static void close_end(struct rr_link *link)
 		return;
 	if (self->timer >= 0) {
 		rr_far_sleep_off(self->edge.far, self->timer);
-		close(self->timer);
+		rr_own_close(self->timer);
 	}
 	if (self->opened) {
 		if (self->told.news >= 0)
 			rr_far_sleep_off(self->edge.far, self->told.news);
+		rr_own_give(self->edge.streams[0].socket);
 		self->transport->close(self->state);
 	}
 	rr_stream_edge_clear(&self->edge);

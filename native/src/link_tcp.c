@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "forked.h"
 #include "status.h"
 #include "stream_edge.h"
 
@@ -58,7 +59,7 @@ static void stream_up(void *user, uint32_t stream, int socket)
 	struct rr_stream_edge *edge = user;
 
 	if (stream >= edge->stream_count || edge->streams[stream].socket >= 0 || rr_far_sleep_on(edge->far, socket) < 0) {
-		close(socket);
+		rr_own_close(socket);
 		return;
 	}
 	edge->streams[stream].socket = socket;
@@ -76,7 +77,7 @@ static void close_end(struct rr_link *link)
 		struct rr_stream *stream = &edge->streams[s];
 		if (stream->socket >= 0) {
 			rr_far_sleep_off(edge->far, stream->socket);
-			close(stream->socket);
+			rr_own_close(stream->socket);
 		}
 	}
 	rr_stream_edge_clear(edge);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "order.h"
 #include "status.h"
@@ -104,10 +103,8 @@ static void close_end(struct rr_link *link)
 
 	if (--edge->ends)
 		return;
-	if (edge->pid == getpid()) { /* a child of a fork would take the parent's queue pairs away */
-		rr_verbs_linger(edge, RR_LINGER_CLOSE_NS);
-		rr_verbs_destroy(edge);
-	}
+	rr_verbs_linger(edge, RR_LINGER_CLOSE_NS);
+	rr_verbs_destroy(edge);
 	rr_far_unserve(edge->far, edge->peer, edge->channel_number);
 	free(edge);
 }
@@ -149,7 +146,6 @@ rr_status rr_link_verbs_open(struct rr_far *far, int32_t rank, int32_t peer, con
 		return status;
 	}
 	edge->far = far;
-	edge->pid = getpid();
 	edge->rank = rank;
 	edge->peer = peer;
 	edge->rail = *ours;

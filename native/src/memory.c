@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "forked.h"
 #include "order.h"
 #include "status.h"
 
@@ -19,6 +21,7 @@
 #endif
 
 #define PAGE_BYTES 4096ull
+#define NAP_NS 200000u
 #define HUGE_BYTES (2ull << 20) /* a region from this size on is aligned for huge pages */
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -50,6 +53,16 @@ static size_t table_at(const char *address)
 			high = middle;
 	}
 	return low ? low - 1 : table_count;
+}
+
+/* Lets the thread that moves a region go on; what the table holds may be different afterwards. Under the lock. */
+static void wait_for_table(void)
+{
+	struct timespec nap = {.tv_nsec = NAP_NS};
+
+	pthread_mutex_unlock(&table_lock);
+	nanosleep(&nap, NULL);
+	pthread_mutex_lock(&table_lock);
 }
 
 static rr_status table_insert(const struct rr_region *region)
@@ -137,14 +150,14 @@ static rr_status memfd_of(uint64_t bytes, int *out)
 
 	if (status < 0)
 		return status;
-	fd = memfd_create("rdmaring-memory", MFD_CLOEXEC);
+	fd = RR_OWN(memfd_create("rdmaring-memory", MFD_CLOEXEC));
 
 	if (fd < 0)
 		return rr_fail(RR_ERR_NO_MEMORY, "memfd_create for %llu bytes: %s", (unsigned long long)bytes,
 			       strerror(errno));
 	failed = posix_fallocate(fd, 0, (off_t)bytes);
 	if (failed) {
-		close(fd);
+		rr_own_close(fd);
 		return rr_fail(RR_ERR_NO_MEMORY, "no room for %llu bytes of registered memory: %s",
 			       (unsigned long long)bytes, strerror(failed));
 	}
@@ -154,12 +167,16 @@ static rr_status memfd_of(uint64_t bytes, int *out)
 
 static rr_status map_at(int fd, char *address, uint64_t bytes)
 {
-	if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+	if (rr_own_map(address, bytes, fd, RR_CHILD_COPY) == MAP_FAILED)
 		return rr_fail(RR_ERR_NO_MEMORY, "cannot map %llu bytes: %s", (unsigned long long)bytes,
 			       strerror(errno));
+	return RR_OK;
+}
+
+static void populate(char *address, uint64_t bytes)
+{
 	madvise(address, bytes, MADV_HUGEPAGE);       /* where the kernel allows it for shared memory */
 	madvise(address, bytes, MADV_POPULATE_WRITE); /* an older kernel faults the pages in one by one */
-	return RR_OK;
 }
 
 bool rr_memory_is_huge(const void *address)
@@ -200,6 +217,7 @@ rr_status rr_memory_alloc(uint64_t bytes, void **out)
 	status = map_at(region.fd, region.address, region.bytes);
 	if (status < 0)
 		goto unmap;
+	populate(region.address, region.bytes);
 	pthread_mutex_lock(&table_lock);
 	region.id = next_id++;
 	status = table_insert(&region);
@@ -211,9 +229,9 @@ rr_status rr_memory_alloc(uint64_t bytes, void **out)
 	return RR_OK;
 
 unmap:
-	munmap(region.address, region.bytes);
+	rr_own_unmap(region.address, region.bytes);
 close_fd:
-	close(region.fd);
+	rr_own_close(region.fd);
 	return status;
 }
 
@@ -223,6 +241,10 @@ rr_status rr_memory_free(void *address)
 
 	pthread_mutex_lock(&table_lock);
 	size_t at = table_at(address);
+	while (at < table_count && table[at].address == (char *)address && table[at].moving) {
+		wait_for_table();
+		at = table_at(address);
+	}
 	if (at < table_count && table[at].address == (char *)address) {
 		region = table[at];
 		memmove(&table[at], &table[at + 1], (table_count - at - 1) * sizeof(*table));
@@ -232,8 +254,9 @@ rr_status rr_memory_free(void *address)
 	if (!region.id)
 		return rr_fail(RR_ERR_ARGUMENT, "%p is not the start of registered memory", address);
 	rr_memory_changed();
-	munmap(region.address, region.bytes);
-	close(region.fd);
+	rr_own_unmap(region.address, region.bytes);
+	if (region.fd >= 0)
+		rr_own_close(region.fd);
 	return RR_OK;
 }
 
@@ -245,7 +268,7 @@ bool rr_memory_find(const void *address, uint64_t bytes, struct rr_region *out)
 	size_t at = table_at(address);
 	if (at < table_count) {
 		uint64_t offset = (uint64_t)((const char *)address - table[at].address);
-		found = offset <= table[at].bytes && bytes <= table[at].bytes - offset;
+		found = table[at].fd >= 0 && offset <= table[at].bytes && bytes <= table[at].bytes - offset;
 		if (found)
 			*out = table[at];
 	}
@@ -259,7 +282,7 @@ bool rr_memory_by_id(uint32_t id, struct rr_region *out)
 
 	pthread_mutex_lock(&table_lock);
 	for (size_t i = 0; i < table_count && !lives; i++) {
-		lives = table[i].id == id;
+		lives = table[i].id == id && table[i].fd >= 0;
 		*out = table[i];
 	}
 	pthread_mutex_unlock(&table_lock);
@@ -283,39 +306,102 @@ uint32_t rr_memory_new_id(void)
 	return id;
 }
 
-rr_status rr_memory_quarantine(uint32_t id)
+/* ---- quarantine: a copy of gigabytes takes a second, in which other threads find and free regions, and fork ---- */
+
+/* The entry of an id, or NULL. Under the lock. */
+static struct rr_region *entry_of(uint32_t id)
 {
-	rr_status status = RR_OK;
-	int fd = -1;
+	for (size_t i = 0; i < table_count; i++)
+		if (table[i].id == id)
+			return &table[i];
+	return NULL;
+}
+
+/* Marks it as moving, so that it is neither freed nor moved by another; false: it has gone, or has been moved already. */
+static bool begin_moving(uint32_t id, struct rr_region *out)
+{
+	struct rr_region *entry;
 
 	pthread_mutex_lock(&table_lock);
-	for (size_t i = 0; i < table_count; i++) {
-		struct rr_region *region = &table[i];
-		if (region->id != id)
-			continue;
-		status = memfd_of(region->bytes, &fd);
-		if (status < 0)
-			break;
-		for (uint64_t done = 0; done < region->bytes;) {
-			ssize_t wrote = pwrite(fd, region->address + done, region->bytes - done, (off_t)done);
-			if (wrote <= 0) {
-				status = rr_fail(RR_ERR_NO_MEMORY, "cannot copy a region: %s", strerror(errno));
-				break;
-			}
-			done += (uint64_t)wrote;
-		}
-		if (status >= 0)
-			status = map_at(fd, region->address, region->bytes);
-		if (status < 0) {
-			close(fd);
-			break;
-		}
-		close(region->fd);
-		region->fd = fd;
-		region->id = next_id++;
-		break;
+	while ((entry = entry_of(id)) && entry->moving)
+		wait_for_table();
+	bool found = entry && entry->fd >= 0;
+	if (found) {
+		entry->moving = true;
+		*out = *entry;
 	}
 	pthread_mutex_unlock(&table_lock);
+	return found;
+}
+
+static rr_status copy_to(int fd, const struct rr_region *region)
+{
+	for (uint64_t done = 0; done < region->bytes;) {
+		ssize_t wrote = pwrite(fd, region->address + done, region->bytes - done, (off_t)done);
+		if (wrote <= 0)
+			return rr_fail(RR_ERR_NO_MEMORY, "cannot copy a region: %s", strerror(errno));
+		done += (uint64_t)wrote;
+	}
+	return RR_OK;
+}
+
+/* The mapping and what the table tells of it change together. */
+static rr_status change_over(uint32_t id, int fd)
+{
+	pthread_mutex_lock(&table_lock);
+	struct rr_region *entry = entry_of(id);
+	rr_status status = map_at(fd, entry->address, entry->bytes);
+	entry->moving = false;
+	if (status >= 0) {
+		entry->fd = fd;
+		entry->id = next_id++;
+	}
+	pthread_mutex_unlock(&table_lock);
+	return status;
+}
+
+static void give_up_moving(uint32_t id)
+{
+	pthread_mutex_lock(&table_lock);
+	entry_of(id)->moving = false;
+	pthread_mutex_unlock(&table_lock);
+}
+
+rr_status rr_memory_quarantine(uint32_t id)
+{
+	struct rr_region old;
+	int fd = -1;
+
+	if (!begin_moving(id, &old))
+		return RR_OK;
+	rr_status status = memfd_of(old.bytes, &fd);
+	if (status >= 0)
+		status = copy_to(fd, &old);
+	if (status < 0)
+		give_up_moving(id);
+	else
+		status = change_over(id, fd);
+	if (status >= 0)
+		populate(old.address, old.bytes);
+	int unused = status < 0 ? fd : old.fd;
+	if (unused >= 0)
+		rr_own_close(unused);
 	rr_memory_changed();
 	return status;
+}
+
+void rr_memory_before_fork(void)
+{
+	pthread_mutex_lock(&table_lock);
+}
+
+void rr_memory_after_fork(bool in_child)
+{
+	for (size_t i = 0; in_child && i < table_count; i++) { /* the child's pages are its own: ordinary memory, still freed as a region */
+		table[i].fd = -1;
+		table[i].moving = false;
+	}
+	pthread_mutex_unlock(&table_lock);
+	if (in_child)
+		rr_memory_changed();
 }

@@ -16,9 +16,10 @@
 
 struct rr_region {
 	uint32_t id; /* never used twice in a process; 0 is no region */
-	int fd;
+	int fd; /* -1: of the parent of this process, which has a private copy; no region any more */
 	char *address;
 	uint64_t bytes; /* whole pages */
+	bool moving; /* its contents are being copied to other pages */
 };
 
 /* Changes whenever a region appears, goes, or gets fresh pages: places cached before are void then. */
@@ -40,5 +41,8 @@ bool rr_memory_by_id(uint32_t id, struct rr_region *out);
  * old pages writes what nobody sees. For every unfinished operation's regions when it fails.
  */
 rr_status rr_memory_quarantine(uint32_t id);
+/* See forked.h. The table holds still over a fork; in a child no region of its parent is found any more. */
+void rr_memory_before_fork(void);
+void rr_memory_after_fork(bool in_child);
 
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "forked.h"
 #include "status.h"
 
 #define BACKLOG 512
@@ -202,24 +203,24 @@ rr_status rr_net_listen(int *out, uint16_t *port)
 	struct sockaddr_in four = {.sin_family = AF_INET};
 	socklen_t size = sizeof(bound);
 	int no = 0, failed = 0;
-	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = RR_OWN(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 
 	if (fd >= 0) {
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
 		failed = bind(fd, (struct sockaddr *)&six, sizeof(six));
 		if (failed) { /* IPv6 is compiled in and switched off */
-			close(fd);
+			rr_own_close(fd);
 			fd = -1;
 		}
 	}
 	if (fd < 0) {
-		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		fd = RR_OWN(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 		failed = fd < 0 || bind(fd, (struct sockaddr *)&four, sizeof(four));
 	}
 	if (failed || listen(fd, BACKLOG) != 0 || getsockname(fd, (struct sockaddr *)&bound, &size) != 0) {
 		rr_status status = rr_fail(RR_ERR_SYSTEM, "cannot listen on a TCP port: %s", strerror(errno));
 		if (fd >= 0)
-			close(fd);
+			rr_own_close(fd);
 		return status;
 	}
 	*port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
@@ -230,14 +231,14 @@ rr_status rr_net_listen(int *out, uint16_t *port)
 
 int rr_net_dial(const struct rr_net_target *target)
 {
-	int fd = socket(target->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = RR_OWN(socket(target->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 
 	if (fd < 0)
 		return -errno;
 	rr_net_prepare(fd);
 	if (connect(fd, (const struct sockaddr *)&target->address, target->size) != 0 && errno != EINPROGRESS) {
 		int failed = errno;
-		close(fd);
+		rr_own_close(fd);
 		return -failed;
 	}
 	return fd;

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
+#include "forked.h"
+
 #define PAGE_BYTES 4096u
 
 static pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -45,7 +47,7 @@ void rr_pin_disown(struct rr_pin_range *range)
 bool rr_pin_room(struct rr_pin_range *range, uint64_t bytes)
 {
 	uint64_t whole = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-	void *address = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	void *address = rr_own_map(NULL, whole, -1, RR_CHILD_EMPTY);
 
 	if (address == MAP_FAILED)
 		return false;
@@ -59,7 +61,7 @@ void rr_pin_drop(struct rr_pin_range *range)
 
 	rr_pin_disown(range);
 	if (gone.address)
-		munmap(gone.address, gone.bytes);
+		rr_own_unmap(gone.address, gone.bytes);
 }
 
 bool rr_pin_find(const void *address, char **begin, uint64_t *bytes)
@@ -96,4 +98,12 @@ void rr_pin_unwatch(struct rr_pin_watch *watch)
 		}
 	}
 	pthread_mutex_unlock(&watches_lock);
+}
+
+void rr_pin_forget(void)
+{
+	pthread_mutex_init(&ranges_lock, NULL);
+	pthread_mutex_init(&watches_lock, NULL);
+	ranges = NULL;
+	watches = NULL;
 }

@@ -40,5 +40,7 @@ struct rr_pin_watch {
 
 void rr_pin_watch(struct rr_pin_watch *watch);
 void rr_pin_unwatch(struct rr_pin_watch *watch);
+/* In a child of a fork: ranges and watches are the parent's. */
+void rr_pin_forget(void);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "comm.h"
 #include "engine_origin.h"
+#include "forked.h"
 #include "order.h"
 #include "plan_check.h"
 #include "stage.h"
@@ -183,6 +184,7 @@ rr_status rr_plan_make(int32_t rank, int32_t world, uint64_t slot_bytes, const u
 	plan = calloc(1, sizeof(*plan));
 	if (!plan)
 		return rr_fail(RR_ERR_NO_MEMORY, "no memory for a plan");
+	plan->process_mark = rr_forked_mark();
 	status = fill(plan, rank, world, slot_bytes, channels, spec);
 	if (status < 0) {
 		rr_plan_unmake(plan);
@@ -283,7 +285,7 @@ rr_status rr_plan_create(rr_comm *comm, const rr_plan_spec *given, rr_plan **out
 
 void rr_plan_free(rr_plan *plan)
 {
-	if (!plan)
+	if (!plan || plan->process_mark != rr_forked_mark()) /* of a parent, which may have used it at the fork */
 		return;
 	rr_comm_release(plan->comm);
 	rr_plan_unmake(plan);

@@ -25,6 +25,7 @@ struct rr_staged {
 
 struct rr_plan {
 	struct rr_comm *comm; /* referenced, so that it is there to say that it is closed; NULL: the engine alone */
+	uint64_t process_mark; /* of the process that made it; see forked.h */
 	struct rr_descriptor descriptor;
 	uint32_t descriptor_index; /* in the page's table; may be taken over by a later plan */
 	struct rr_schedule *rows;

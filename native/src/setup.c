@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "comm.h"
+#include "forked.h"
 #include "link_message.h"
 #include "link_shm.h"
 #include "link_tcp.h"
@@ -259,7 +260,7 @@ rr_status rr_setup(struct rr_comm *comm, rr_exchange_fn exchange, void *user)
 
 close_listener:
 	if (listener >= 0)
-		close(listener);
+		rr_own_close(listener);
 	if (status >= 0)
 		status = open_links(comm, hellos);
 	if (status >= 0)

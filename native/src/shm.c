@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "forked.h"
 #include "order.h"
 #include "status.h"
 
@@ -112,7 +113,7 @@ static void take_region(struct rr_shm_peer *peer, const struct news *news, int f
 		peer->mappings = larger;
 		peer->mapping_room = room;
 	}
-	address = mmap(NULL, news->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	address = rr_own_map(NULL, news->bytes, fd, RR_CHILD_EMPTY);
 	if (address == MAP_FAILED)
 		return;
 	madvise(address, news->bytes, MADV_HUGEPAGE);
@@ -126,7 +127,7 @@ static void drop_region(struct rr_shm_peer *peer, uint32_t id)
 	for (uint32_t i = 0; i < peer->mapping_count; i++) {
 		if (peer->mappings[i].id != id)
 			continue;
-		munmap(peer->mappings[i].address, peer->mappings[i].bytes);
+		rr_own_unmap(peer->mappings[i].address, peer->mappings[i].bytes);
 		peer->mappings[i] = peer->mappings[--peer->mapping_count];
 		return;
 	}
@@ -154,7 +155,7 @@ static bool read_news(struct rr_shm_peer *peer)
 			fd = -1;
 		}
 		if (fd >= 0)
-			close(fd);
+			rr_own_close(fd);
 	}
 }
 
@@ -258,13 +259,13 @@ void rr_shm_part(struct rr_shm *shm, int32_t r)
 
 	rr_pin_disown(&peer->slots);
 	if (peer->page && r != shm->rank)
-		munmap(peer->page, shm->layout.bytes);
+		rr_own_unmap(peer->page, shm->layout.bytes);
 	if (peer->socket >= 0)
-		close(peer->socket);
+		rr_own_close(peer->socket);
 	if (peer->pidfd >= 0)
-		close(peer->pidfd);
+		rr_own_close(peer->pidfd);
 	if (peer->bell >= 0)
-		close(peer->bell);
+		rr_own_close(peer->bell);
 	*peer = (struct rr_shm_peer){.socket = -1, .pidfd = -1, .bell = -1};
 }
 
@@ -273,12 +274,12 @@ void rr_shm_close(struct rr_shm *shm)
 	for (int32_t r = 0; shm->peers && r < shm->world; r++) {
 		struct rr_shm_peer *peer = &shm->peers[r];
 		for (uint32_t i = 0; i < peer->mapping_count; i++)
-			munmap(peer->mappings[i].address, peer->mappings[i].bytes);
+			rr_own_unmap(peer->mappings[i].address, peer->mappings[i].bytes);
 		free(peer->mappings);
 		rr_shm_part(shm, r);
 	}
 	if (shm->page) {
-		munmap(shm->page, shm->layout.bytes);
+		rr_own_unmap(shm->page, shm->layout.bytes);
 		rr_shm_bytes_add(-(int64_t)shm->layout.bytes);
 	}
 	free(shm->peers);
@@ -286,7 +287,7 @@ void rr_shm_close(struct rr_shm *shm)
 	free(shm->announced);
 	rr_common_free(shm->common);
 	if (shm->memfd >= 0)
-		close(shm->memfd);
+		rr_own_close(shm->memfd);
 	memset(shm, 0, sizeof(*shm));
 	shm->memfd = -1;
 }

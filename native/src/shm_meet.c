@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "process.h"
 #include "shm.h"
 #include "status.h"
@@ -73,7 +74,7 @@ static rr_status meet(struct rr_shm *shm, int socket, const struct rr_hello *hel
 		goto close_fd;
 	}
 	struct rr_shm_peer *peer = &shm->peers[intro.rank];
-	struct rr_page *page = mmap(NULL, shm->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	struct rr_page *page = rr_own_map(NULL, shm->layout.bytes, fd, RR_CHILD_EMPTY);
 	if (page == MAP_FAILED) {
 		status = rr_fail(RR_ERR_SETUP, "cannot map the segment of rank %d: %s", intro.rank, strerror(errno));
 		goto close_fd;
@@ -87,19 +88,19 @@ static rr_status meet(struct rr_shm *shm, int socket, const struct rr_hello *hel
 
 close_fd:
 	if (fd >= 0)
-		close(fd);
+		rr_own_close(fd);
 	return status;
 }
 
 void rr_shm_watch_process(struct rr_shm_peer *peer, int32_t pid)
 {
 	if (peer->pidfd >= 0)
-		close(peer->pidfd);
+		rr_own_close(peer->pidfd);
 	peer->pid = pid;
 	peer->pidfd = -1;
 #ifdef SYS_pidfd_open
 	if (pid > 0)
-		peer->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+		peer->pidfd = RR_OWN((int)syscall(SYS_pidfd_open, pid, 0));
 	if (peer->pidfd >= 0)
 		fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
 #endif
@@ -209,7 +210,7 @@ static rr_status wait_arrival(const struct rr_shm *shm, int listener, const stru
 
 static rr_status take_arrival(struct arrivals *arrivals, int listener)
 {
-	int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	int socket = RR_OWN(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
 
 	if (socket < 0)
 		return errno == EMFILE ? rr_process_out_of_files("a rank of this node") : rr_fail(RR_ERR_SETUP, "accept: %s", strerror(errno));
@@ -246,7 +247,7 @@ static rr_status hear_arrival(struct rr_shm *shm, int socket, const struct rr_he
 	if (status == RR_OK)
 		keep_socket(&shm->peers[who], socket);
 	else
-		close(socket);
+		rr_own_close(socket);
 	if (who >= 0 && status == RR_AGAIN)
 		return rr_fail(RR_ERR_SETUP, "cannot send this rank's segment to rank %d: its new socket is full", who);
 	return status;
@@ -271,7 +272,7 @@ static rr_status accept_higher(struct rr_shm *shm, int listener, const struct rr
 		}
 	}
 	while (arrivals.count)
-		close(arrivals.sockets[--arrivals.count]);
+		rr_own_close(arrivals.sockets[--arrivals.count]);
 	return status;
 }
 
@@ -304,10 +305,10 @@ static void turn_away(struct rr_shm *shm, int listener)
 			rr_shm_part(shm, r);
 	shutdown(listener, SHUT_RDWR);
 	while (poll(&item, 1, 0) > 0) {
-		int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		int socket = RR_OWN(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
 		if (socket < 0)
 			return;
-		close(socket);
+		rr_own_close(socket);
 	}
 }
 

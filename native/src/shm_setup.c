@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "order.h"
 #include "process.h"
 #include "shm.h"
@@ -75,14 +76,14 @@ static rr_status make_segment(struct rr_shm *shm)
 
 	if (status < 0)
 		return status;
-	shm->memfd = memfd_create("rdmaring-segment", MFD_CLOEXEC);
+	shm->memfd = RR_OWN(memfd_create("rdmaring-segment", MFD_CLOEXEC));
 	if (shm->memfd < 0)
 		return rr_fail(RR_ERR_SYSTEM, "memfd_create: %s", strerror(errno));
 	failed = posix_fallocate(shm->memfd, 0, (off_t)shm->layout.bytes);
 	if (failed)
 		return rr_fail(RR_ERR_NO_MEMORY, "no room for a segment of %llu bytes: %s",
 			       (unsigned long long)shm->layout.bytes, strerror(failed));
-	page = mmap(NULL, shm->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shm->memfd, 0);
+	page = rr_own_map(NULL, shm->layout.bytes, shm->memfd, RR_CHILD_EMPTY);
 	if (page == MAP_FAILED)
 		return rr_fail(RR_ERR_NO_MEMORY, "cannot map a segment of %llu bytes: %s",
 			       (unsigned long long)shm->layout.bytes, strerror(errno));

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "process.h"
 #include "shm.h"
 #include "status.h"
@@ -28,13 +29,13 @@ int rr_shm_listen(const char *name, int backlog)
 {
 	struct sockaddr_un address;
 	socklen_t length = abstract_address(&address, name);
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	int fd = RR_OWN(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 
 	if (fd < 0)
 		return -errno;
 	if (bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, backlog) < 0) {
 		int failed = errno;
-		close(fd);
+		rr_own_close(fd);
 		return -failed;
 	}
 	return fd;
@@ -46,7 +47,7 @@ int rr_shm_connect(const char *name, uint64_t until_ns)
 	socklen_t length = abstract_address(&address, name);
 	uint64_t now = rr_now_ns(), left_ns = until_ns > now + RR_NS_PER_MS ? until_ns - now : RR_NS_PER_MS;
 	struct timeval limit = {.tv_sec = (time_t)(left_ns / RR_NS_PER_S), .tv_usec = (suseconds_t)(left_ns % RR_NS_PER_S / 1000)};
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	int fd = RR_OWN(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 
 	if (fd < 0)
 		return -errno;
@@ -54,7 +55,7 @@ int rr_shm_connect(const char *name, uint64_t until_ns)
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	if (connect(fd, (struct sockaddr *)&address, length) < 0) {
 		int failed = errno == EAGAIN ? ETIMEDOUT : errno;
-		close(fd);
+		rr_own_close(fd);
 		return -failed;
 	}
 	return fd;
@@ -88,6 +89,17 @@ rr_status rr_shm_send(int socket, const void *message, size_t bytes, int fd)
 	}
 }
 
+/* The one that came with it, or -1. */
+static int descriptor_of(struct msghdr *packet)
+{
+	struct cmsghdr *header = CMSG_FIRSTHDR(packet);
+	int fd = -1;
+
+	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS && header->cmsg_len >= CMSG_LEN(sizeof(fd)))
+		memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+	return fd;
+}
+
 rr_status rr_shm_receive(int socket, void *message, size_t bytes, size_t *got, int *fd)
 {
 	union {
@@ -99,10 +111,11 @@ rr_status rr_shm_receive(int socket, void *message, size_t bytes, size_t *got, i
 				.msg_controllen = sizeof(control)};
 	ssize_t size;
 
-	*fd = -1;
+	rr_own_begin();
 	do {
 		size = recvmsg(socket, &packet, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	} while (size < 0 && errno == EINTR);
+	*fd = rr_own_made(size > 0 ? descriptor_of(&packet) : -1);
 	if (size < 0 && errno == EAGAIN)
 		return RR_AGAIN;
 	if (size < 0 && errno != ECONNRESET)
@@ -111,9 +124,6 @@ rr_status rr_shm_receive(int socket, void *message, size_t bytes, size_t *got, i
 		return rr_fail(RR_ERR_LINK, "the peer's end of a node's socket is closed");
 	if (packet.msg_flags & MSG_CTRUNC)
 		return rr_process_out_of_files("memory that another rank of this node passes on");
-	struct cmsghdr *header = CMSG_FIRSTHDR(&packet);
-	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
-		memcpy(fd, CMSG_DATA(header), sizeof(int));
 	*got = (size_t)size;
 	return RR_OK;
 }

@@ -6,7 +6,8 @@
  * libibverbs.so.1.
  *
  * ibv_fork_init() is not called: all memory that we register is shared (memfd, or MAP_SHARED), so a fork copies
- * nothing away from under the device, and a child may not use a communicator anyway (RR_ERR_FORKED).
+ * nothing away from under the device. A child maps other pages in its place (forked.h), and calls nothing of the table
+ * for its parent's communicators.
  *
  * Calls that return int return 0, or an error number (some libraries: -1 and errno): see rr_verbs_error().
  * Threads: rr_verbs_load() from any thread.

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "memory.h"
 #include "status.h"
 #include "verbs_words.h"
@@ -18,6 +19,21 @@
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rr_domain *list;
+
+static void close_context(struct rr_domain *domain)
+{
+	rr_own_give(domain->context->cmd_fd);
+	rr_own_give(domain->context->async_fd);
+	domain->verbs->close_device(domain->context);
+}
+
+static rr_status own_context(struct rr_domain *domain)
+{
+	if (rr_own_take(domain->context->cmd_fd) && rr_own_take(domain->context->async_fd))
+		return RR_OK;
+	close_context(domain);
+	return rr_fail(RR_ERR_NO_MEMORY, "no memory to note the descriptors of %s", domain->device);
+}
 
 static rr_status open_named(struct rr_domain *domain)
 {
@@ -35,6 +51,8 @@ static rr_status open_named(struct rr_domain *domain)
 		domain->context = domain->verbs->open_device(device);
 		if (!domain->context)
 			status = rr_fail(RR_ERR_LINK, "RDMA device %s cannot be opened: %s", domain->device, strerror(errno));
+		else
+			status = own_context(domain);
 	}
 	if (devices)
 		domain->verbs->free_device_list(devices);
@@ -70,7 +88,7 @@ static rr_status set_up(struct rr_domain *domain)
 dealloc_pd:
 	domain->verbs->dealloc_pd(domain->pd);
 close_device:
-	domain->verbs->close_device(domain->context);
+	close_context(domain);
 	return status;
 }
 
@@ -127,7 +145,7 @@ void rr_domain_put(struct rr_domain *domain)
 	rr_domain_sever(domain);
 	rr_far_sleep_off(domain->far, domain->context->async_fd);
 	domain->verbs->dealloc_pd(domain->pd);
-	domain->verbs->close_device(domain->context);
+	close_context(domain);
 	free(domain->registrations);
 	free(domain);
 }
@@ -321,4 +339,10 @@ rr_status rr_domain_look(struct rr_domain *domain, uint8_t port, const void *use
 		return rr_error_set(&kept->error);
 	}
 	return RR_OK;
+}
+
+void rr_domain_forget(void)
+{
+	pthread_mutex_init(&list_lock, NULL);
+	list = NULL;
 }

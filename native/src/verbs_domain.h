@@ -73,5 +73,7 @@ rr_status rr_domain_find(struct rr_domain *domain, const void *address, uint64_t
 void rr_domain_sever(struct rr_domain *domain);
 /* With the hint about locked memory, where that is why. */
 rr_status rr_domain_memory_refused(const struct rr_domain *domain, const char *what, uint64_t bytes);
+/* In a child of a fork: the domains are the parent's. */
+void rr_domain_forget(void);
 
 #endif

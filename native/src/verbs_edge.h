@@ -240,7 +240,6 @@ struct rr_verbs_edge {
 	struct rr_verbs_link out, in;
 	struct rr_far *far;
 	const struct rr_verbs *verbs;
-	pid_t pid; /* of the process that opened it */
 	int32_t rank, peer;
 	uint32_t channel_number; /* `channel` below is the device's word for what tells of completions */
 	bool late; /* comes up only when one of the two ranks wants it */

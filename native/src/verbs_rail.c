@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "status.h"
 #include "verbs_edge.h"
 
@@ -44,6 +45,8 @@ static rr_status make_completions(struct rr_verbs_edge *edge)
 	edge->channel = edge->verbs->create_comp_channel(edge->domain->context);
 	if (!edge->channel)
 		return rr_verbs_refused(edge, "completion channel");
+	if (!rr_own_take(edge->channel->fd))
+		return rr_fail(RR_ERR_NO_MEMORY, "no memory to note a completion channel's descriptor");
 	if (fcntl(edge->channel->fd, F_SETFL, fcntl(edge->channel->fd, F_GETFL) | O_NONBLOCK) < 0)
 		return rr_fail(RR_ERR_SYSTEM, "fcntl of a completion channel: %s", strerror(errno));
 	edge->cq = edge->verbs->create_cq(edge->domain->context, entries, edge, edge->channel, 0);
@@ -87,6 +90,7 @@ void rr_verbs_leave_device(struct rr_verbs_edge *edge)
 		edge->verbs->destroy_cq(edge->cq);
 	if (edge->channel) {
 		rr_far_sleep_off(edge->far, edge->channel->fd);
+		rr_own_give(edge->channel->fd);
 		edge->verbs->destroy_comp_channel(edge->channel);
 	}
 	if (edge->domain)

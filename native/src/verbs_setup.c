@@ -17,6 +17,7 @@
 #include <sys/random.h>
 
 #include "clock.h"
+#include "forked.h"
 #include "memory.h"
 #include "order.h"
 #include "status.h"
@@ -118,7 +119,7 @@ rr_status rr_verbs_memory(struct rr_verbs_edge *edge)
 	if (status < 0)
 		return status;
 	/* Shared: a fork must not copy these pages away from under the device. */
-	memory = mmap(NULL, 2 * edge->area_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	memory = rr_own_map(NULL, 2 * edge->area_bytes, -1, RR_CHILD_EMPTY);
 	if (memory == MAP_FAILED)
 		return rr_fail(RR_ERR_NO_MEMORY, "no %llu bytes for the slots of a link: %s",
 			       (unsigned long long)(2 * edge->area_bytes), strerror(errno));
@@ -426,5 +427,5 @@ void rr_verbs_destroy(struct rr_verbs_edge *edge)
 	rr_verbs_leave_device(edge);
 	rr_pin_disown(&edge->areas);
 	if (edge->inbound)
-		munmap(edge->inbound, 2 * edge->area_bytes);
+		rr_own_unmap(edge->inbound, 2 * edge->area_bytes);
 }

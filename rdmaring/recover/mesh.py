@@ -112,7 +112,9 @@ class Mesh:
 
     def close_in_child(self) -> None:
         """After fork(): give up the copies, so that this rank's death is seen."""
-        for each in (*self._listeners, *(channel.socket for channel in self._channels)):
+        self._selector.close()
+        sockets = [*self._listeners, *(channel.socket for channel in self._channels)]
+        for each in (*sockets, self._wake_receiver, self._wake_sender):
             each.close()
 
     # ---- inside ----

@@ -212,7 +212,9 @@ class Server:
 
     def close_in_child(self) -> None:
         """After fork(): give up the copies, so that the parent's end of a connection is its only one."""
-        for each in [*self._listeners, *(peer.socket for peer in self._peers), self._wake_sender]:
+        self._selector.close()
+        sockets = [*self._listeners, *(peer.socket for peer in self._peers)]
+        for each in [*sockets, self._wake_receiver, self._wake_sender]:
             each.close()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -35,13 +37,18 @@ class Group(Single):
         self.pending: set[BaseWork] = set()
         self.sequence = 0
         self.barriers = 0
-        self._start = threading.RLock()  # plans, and starts
-        self._call = threading.RLock()  # a blocking call
+        self._make_locks()
         self._starting: list[None] = []  # a list: its appends are atomic
         try:
             self.comm = rdmaring.init(rank, size, store=store, timeout_s=self.timeout_s)
         except RdmaringError as error:
             raise as_torch_error(error) from error
+        _groups.add(self)
+
+    def _make_locks(self) -> None:
+        """Anew in a child of fork(), where a thread that held one is missing: calls there end in ForkedError."""
+        self._start = threading.RLock()  # plans, and starts
+        self._call = threading.RLock()  # a blocking call
 
     # ---- operations ----
 
@@ -138,3 +145,14 @@ class Group(Single):
                 time.sleep(OTHERS_S)
         with self._start, self._call:
             self.comm.close()
+
+
+_groups: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for group in list(_groups):
+        group._make_locks()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -74,6 +74,9 @@ class Transport(abc.ABC):
     middle of the operation: what they wait for, the operation waits for.
     Blocking: none may wait for the peer. They are called in turn while an operation runs, and not at all between
     operations: a message for which send() returned True must reach the peer by itself.
+    os.fork(): a child calls nothing of its parent's edges, close() neither. Its copy of ``edge.socket`` is closed when it
+    is forked, so that the peer sees the parent's end; what the transport opened itself, it closes there by itself
+    (``os.register_at_fork``).
     Errors: ConnectionError and EOFError mean that the wire has ended, as it does when the peer's process does:
     for half a second that is looked for, and told instead where it is the cause. Any other exception is told at
     once, on both ranks, as ``LinkError`` here and ``PeerFailedError`` there, with its text. Afterwards only close()

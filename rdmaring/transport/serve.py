@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import socket
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,8 @@ class _ServedEdge:
         self.rest: memoryview | None = None  # of the message that is being read
         self.failed: BaseException | None = None  # in due_s()
         self.handle = ffi.new_handle(self)
-        wire = socket.socket(fileno=record.socket)
+        self.wire = wire = socket.socket(fileno=record.socket)
+        _served.add(self)
         try:
             edge = Edge(record.rank, record.peer, record.world, wire, record.body_bytes_max)
             made = owner.factory(edge)
@@ -114,6 +117,18 @@ class _ServedEdge:
         except BaseException as error:  # C has no error here: the next call of progress() tells it
             self.failed = error
             return 0
+
+
+_served: weakref.WeakSet[_ServedEdge] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """C has closed the copies of their sockets, whose numbers may be other files' soon."""
+    for each in list(_served):
+        each.wire.detach()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _told(record: Any, name: str, error: BaseException) -> int:

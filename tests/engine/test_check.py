@@ -63,7 +63,7 @@ def test_a_turned_bit_is_found_and_placed() -> None:
 
 
 def damaged(seed: int, *, scratch: bool, algorithms: list[tuple[str, str]]) -> tuple[int, Case, Any, list[int]]:
-    """A checked run in which one bit of what lies in a rank's memory is turned, and the ranks whose sums are then wrong."""
+    """A checked run in which one bit of a rank's memory is turned, and the ranks whose sums are then wrong."""
     dice = random.Random(seed)
     collective, algorithm = dice.choice(algorithms)
     case = draw(
@@ -95,7 +95,7 @@ def test_a_bit_that_turns_in_memory_is_found_by_whoever_reads_it(scratch: bool) 
         error = error_here()
         assert isinstance(error, CorruptError), f"seed {seed}: {case}: {error}"
         assert f"the memory of rank {result.damaged_rank}" in str(error), f"seed {seed}: {case}: {error}"
-        forwarded = re.search(r"slice \d+ from rank (\d) to rank (\d) in step \d+ is not what its origin had", str(error))
+        forwarded = re.search(r"from rank (\d) to rank (\d) in step \d+ is not what its origin had", str(error))
         if forwarded:
             assert int(forwarded[1]) == result.damaged_rank != int(forwarded[2])
             assert "this hop's own sum is right" in str(error)

@@ -62,6 +62,97 @@ with rr.init(timeout_s=30, transport=Corrupting, check="crc") as comm:
     assert "rank 1" in ran.of(0, "text")
 
 
+FORWARDER = """
+from rdmaring.transport.contract import Head, Kind, Transport
+from rdmaring.transport.sockets import Sockets
+
+HELD, TURNED = 16, 13 # slices that land before any is let on; which of them turns. The link's own queue holds 8
+
+class Holding(Transport):
+    name = "holding"
+    landed = 0
+    def __init__(self, edge):
+        super().__init__(edge)
+        self.inner = Sockets(edge)
+    def send(self, head, body):
+        if self.edge.rank == 1 and Head.parse(head).kind == Kind.DATA and Holding.landed < HELD:
+            return False
+        return self.inner.send(head, body)
+    def progress(self): self.inner.progress()
+    def receive(self):
+        message = self.inner.receive()
+        if message is not None and self.edge.rank == 1 and Head.parse(message).kind == Kind.DATA:
+            Holding.landed += 1
+            if Holding.landed == HELD: # what came before this one has landed, and was compared
+                assert x[SLICE * TURNED + 5] == 1.0
+                x[SLICE * TURNED + 5] = WRONG
+        return message
+    def due_s(self): return 0.001
+    def fileno(self): return self.inner.fileno()
+    def close(self): self.inner.close()
+
+SLICE = 65536 // 4
+x = np.full(SLICE * 40, 1.0 if os.environ["RDMARING_RANK"] == "0" else 0.0, np.float32)
+WRONG = np.nextafter(np.float32(1), np.float32(2)) # one bit
+with rr.init(timeout_s=30, transport=Holding, check="crc") as comm:
+    try:
+        comm.broadcast(x, root=0, algorithm="ring")
+        say(error="none", wrong=int((x != 1).sum()))
+    except rr.RdmaringError as error:
+        say(error=type(error).__name__, text=str(error), peer=error.peer)
+"""
+
+
+def test_a_bit_turned_in_the_memory_of_a_forwarder_is_named_by_the_next_rank(tmp_path: Path) -> None:
+    """A slice has landed on rank 1, right, and waits there for credit when its bit turns."""
+    ran = run_world(3, APART + FORWARDER, tmp_path, env={"RDMARING_SLOT_BYTES": "65536"}, timeout_s=60)
+    assert ran.of(2, "error") == "CorruptError", ran.output
+    assert ran.of(2, "peer") == 1
+    text = ran.of(2, "text")
+    assert "slice 13 from rank 1 to rank 2 in step" in text
+    assert "is not what its origin had" in text
+    assert "this hop's own sum is right, so it changed in the memory of rank 1 between" in text
+
+
+POKED = """
+import threading
+ELEMENTS = 1 << 22
+with rr.init(timeout_s=60, check="crc") as comm:
+    x = comm.empty(ELEMENTS, np.uint64) if MEMORY == "registered" else np.empty(ELEMENTS, np.uint64)
+    told, stop = None, threading.Event()
+    def poke():
+        rng = np.random.default_rng(5)
+        while not stop.is_set():
+            places = rng.integers(0, ELEMENTS, 256)
+            x[places] ^= np.uint64(1) << np.uint64(40)
+    thread = threading.Thread(target=poke)
+    if comm.rank == 1:
+        thread.start()
+    try:
+        for _ in range(50):
+            if comm.rank == 0:
+                x[:] = 7
+            comm.broadcast(x, root=0, algorithm="ring")
+    except rr.RdmaringError as error:
+        told = error
+    stop.set()
+    if comm.rank == 1:
+        thread.join()
+    say(error=type(told).__name__, text=str(told))
+"""
+
+
+@pytest.mark.parametrize("memory", ["registered", "ordinary"])
+def test_a_rank_of_a_node_whose_memory_is_written_to_meanwhile_is_named(memory: str, tmp_path: Path) -> None:
+    ran = run_world(3, f"MEMORY = {memory!r}\n" + POKED, tmp_path, timeout_s=90)
+    errors = {rank: ran.of(rank, "error") for rank in range(3)}
+    assert "CorruptError" in errors.values(), ran.output
+    for rank, error in errors.items():
+        assert error in ("CorruptError", "PeerFailedError"), ran.output
+        if error == "CorruptError":
+            assert "the memory of rank 1" in ran.of(rank, "text")
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_right_bytes_pass(apart: bool, tmp_path: Path) -> None:
     """Registered, ordinary and small arrays, in place and out of place; on shared memory and over TCP."""

@@ -52,6 +52,7 @@ SLOTS = {"RDMARING_SLOT_BYTES": "4096"}
 CASES = {
     "plain": (2, "", {}),
     "three ranks": (3, "seed=5", {}),
+    "checked": (3, "seed=6,delay_us=100,reorder=1", {"RDMARING_CHECK": "crc", "RDMARING_VERBS_QPS": "2"}),
     "two nodes of two": (4, "", {"PER": "2"}),
     "2 queue pairs, late": (2, "seed=11,delay_us=200,reorder=1", {"RDMARING_VERBS_QPS": "2"}),
     "4 queue pairs, late": (2, "seed=12,delay_us=200,reorder=1", {"RDMARING_VERBS_QPS": "4"}),
