@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from shipping import draw, machine, matrix
 
-COUNTS = {"sim": 100, "shm": 600, "stream": 200, "verbs": 200}
+COUNTS = {"sim": 100, "shm": 400, "stream": 100, "verbs": 100}
 BLOCK = 100  # of a process
 
 
@@ -35,7 +35,7 @@ def test_right_on_any_machine(transport: str, first: int, tmp_path: Path) -> Non
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("transport", sorted(COUNTS))
 def test_thousands_of_machines(transport: str, tmp_path: Path) -> None:
-    passed(transport, 10_000, 20 * COUNTS[transport], tmp_path)
+    passed(transport, 10_000, 30 * COUNTS[transport], tmp_path)
 
 
 def test_cases_are_of_every_kind() -> None:
