@@ -188,6 +188,7 @@ void rr_carrier_start(struct rr_carrier *carrier, struct rr_engine *engine)
 
 static void fill_transfer(const struct rr_engine *engine, const struct carried *slice, struct rr_transfer *transfer)
 {
+	transfer->copied = false;
 	transfer->op = engine->op;
 	transfer->order = slice->order;
 	transfer->slice = slice->slice;

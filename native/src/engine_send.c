@@ -49,6 +49,7 @@ static void fill_transfer(const struct rr_open_row *work, const struct rr_send *
 	transfer->landing = NULL;
 	transfer->buffer = (enum rr_buffer_id)buffer;
 	transfer->coordinate = rr_slice_coordinate(work, buffer, work->row->cell, offset);
+	transfer->copied = work->row->action == RR_ACTION_COPY;
 	transfer->implied = !work->plan->check && rr_mode_implied(mode, buffer);
 	transfer->crc = 0;
 	transfer->origin = 0;
@@ -115,7 +116,7 @@ rr_status rr_slice_reserve(const struct rr_open_row *work, struct rr_slice *slic
 		slice->fused |= 1ull << i;
 	}
 	/* A copy into scratch, for peers that read it there: like a slot, but for who it belongs to. */
-	if (cell_past && row->action == RR_ACTION_COPY && slice->target_count == 1)
+	if (cell_past && slice->target_count == 1)
 		slice->past = true;
 	/* What is checked is checked against dst: it is stored then. */
 	slice->store = !slice->landed && !((row->flags & RR_ROW_TRANSIT) && all && count <= RR_SENDS_FUSED_MAX && !work->plan->check);

@@ -66,6 +66,7 @@ struct rr_transfer {
 	uint64_t coordinate;      /* sender, or implied: byte offset in `buffer` */
 	enum rr_buffer_id buffer; /* SLOT: unused; SOURCE, CMA: the sender's; WRITE: the receiver's */
 	bool implied;             /* see above; coordinate is then known to the receiver, too */
+	bool copied; /* sender: the pass only copies its source */
 	/* sender: how many sends of this slice are yet to be reserved, this one counted; the slot that one before it was given */
 	uint32_t alike;
 	const void *given;

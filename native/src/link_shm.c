@@ -49,7 +49,7 @@ struct link_shm {
 	int64_t reserved_common; /* number of a common slot, or -1: none */
 	/* receiver */
 	uint8_t *bounce;
-	bool of_common; /* the payload peeked last is one that several ranks read */
+	enum { FILLED_NOT, FILLED_FOR_US, FILLED_FOR_SEVERAL } filled; /* the payload peeked last, by the sender (apart.h) */
 	bool fetched; /* the transfer at `serial` is in the bounce buffer or its landing */
 };
 
@@ -238,7 +238,7 @@ static rr_status shm_reserve(struct rr_link *link, const struct rr_transfer *tra
 	}
 	switch (transfer->mode) {
 	case RR_MODE_SOURCE:
-		link->past = transfer->buffer == RR_SCRATCH && rr_apart_look(this->shm, link->peer, transfer->bytes);
+		link->past = transfer->copied && transfer->buffer == RR_SCRATCH && rr_apart_look(this->shm, link->peer, transfer->bytes);
 		*place = NULL;
 		return RR_OK;
 	case RR_MODE_CMA:
@@ -373,6 +373,7 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 	if (transfer->implied && transfer->mode == RR_MODE_CMA)
 		return fetch(this, transfer, transfer->coordinate, data);
 	if (transfer->implied) {
+		this->filled = this->shm->layout.count >= RR_STAGED_RANKS_MIN ? FILLED_FOR_US : FILLED_NOT; /* it may be staged */
 		*data = mapped_address(&this->reach[transfer->buffer], transfer->coordinate, transfer->bytes);
 		return *data ? RR_OK : rr_fail(RR_ERR_PROTOCOL, "rank %d registered less memory than its input", link->peer);
 	}
@@ -387,10 +388,11 @@ static rr_status shm_peek(struct rr_link *link, const struct rr_transfer *transf
 		take_told(this->other, line);
 	switch (transfer->mode) {
 	case RR_MODE_SLOT:
-		this->of_common = line->slot & RR_SLOT_COMMON;
+		this->filled = line->slot & RR_SLOT_COMMON ? FILLED_FOR_SEVERAL : FILLED_FOR_US;
 		*data = payload_of(this, line);
 		return *data ? RR_OK : wrong_data(link, line, transfer);
 	case RR_MODE_SOURCE:
+		this->filled = transfer->buffer == RR_SCRATCH ? FILLED_FOR_US : FILLED_NOT;
 		*data = mapped_address(&this->reach[transfer->buffer], line->coordinate, line->bytes);
 		return *data ? RR_OK : wrong_data(link, line, transfer);
 	case RR_MODE_WRITE:
@@ -410,8 +412,9 @@ static void shm_release(struct rr_link *link, uint32_t bytes)
 
 	link->sent++;
 	link->bytes += bytes;
-	rr_apart_answer(this->shm, link->peer, this->of_common, bytes);
-	this->of_common = false;
+	if (this->filled != FILLED_NOT)
+		rr_apart_answer(this->shm, link->peer, this->filled == FILLED_FOR_SEVERAL, bytes);
+	this->filled = FILLED_NOT;
 	this->fetched = false;
 	this->serial++;
 	rr_publish64(&this->consumed->value, this->serial); /* pairs with shm_released() */

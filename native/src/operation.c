@@ -18,7 +18,6 @@
  */
 #define COPIED_BYTES_MAX (4ull << 20)
 /* Among so many ranks, input is staged: it saves them a meeting, which costs more than what pipelining gains. */
-#define STAGED_RANKS_MIN 5
 
 static bool by_kernel(const struct rr_comm *comm, uint64_t bytes)
 {
@@ -27,7 +26,7 @@ static bool by_kernel(const struct rr_comm *comm, uint64_t bytes)
 
 static bool is_staged(const struct rr_comm *comm, const struct rr_plan *plan, const struct rr_place *place)
 {
-	return comm->shm.count >= STAGED_RANKS_MIN && place->reach == RR_REACH_NONE &&
+	return comm->shm.count >= RR_STAGED_RANKS_MIN && place->reach == RR_REACH_NONE &&
 	       plan->input_end - plan->input_begin <= COPIED_BYTES_MAX;
 }
 

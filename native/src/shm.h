@@ -22,6 +22,8 @@
 #include "rdmaring.h"
 #include "shm_common.h"
 
+#define RR_STAGED_RANKS_MIN 5 /* of a node: its ranks copy ordinary input to where the others read it in place (stage.h) */
+
 /* A peer's registered region as this process sees it. */
 struct rr_mapping {
 	uint32_t id;
