@@ -11,6 +11,7 @@
 
 #define TRIAL_BYTES (64u << 10)
 #define TRIALS 4
+#define RECENT ((1u << RR_APART_VOTES) - 1)
 
 /* What RR_PROBE_LINES lines take that are stored past the caches, as part of many. */
 static uint64_t time_past_caches(void)
@@ -46,7 +47,6 @@ void rr_apart_begin(struct rr_shm *shm)
 static void probe_lines(const struct rr_shm *shm, struct rr_apart *state, struct rr_probe *probe, uint64_t number)
 {
 	uint64_t begin_ns, spent_ns;
-	bool found;
 
 	rr_store_before_load(); /* what was stored before is not timed */
 	begin_ns = rr_now_ns();
@@ -58,10 +58,8 @@ static void probe_lines(const struct rr_shm *shm, struct rr_apart *state, struct
 	if (number == 1) /* nobody had read them yet */
 		return;
 	state->line_ps = (uint32_t)((spent_ns < RR_NS_PER_MS ? spent_ns : RR_NS_PER_MS) * 1000 / RR_PROBE_LINES);
-	found = spent_ns > shm->apart_ns;
-	if (found == state->last)
-		state->apart = found;
-	state->last = found;
+	state->votes = state->votes << 1 | (spent_ns > shm->apart_ns);
+	state->apart = (uint32_t)__builtin_popcount(state->votes & RECENT) > RR_APART_VOTES / 2;
 }
 
 static const struct rr_consumed *consumed_by(const struct rr_shm *shm, int32_t reader)

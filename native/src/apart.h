@@ -35,12 +35,14 @@ struct rr_shm;
 #define RR_APART_EVERY 8u	      /* places from one probe to the next */
 #define RR_APART_TIMES 4u
 #define RR_APART_NS 160u	      /* of its lines: less is near whatever stores past the caches take */
+#define RR_APART_VOTES 5u	      /* probes of which most are believed: single ones are off by an interrupt or a lucky line */
 
 /* What a rank believes of one reader, or of those that read in common. */
 struct rr_apart {
 	uint32_t places;  /* since the last probe */
 	uint32_t line_ps; /* found by the last probe; 0: none yet */
-	bool last, apart; /* what it said; two that agree are believed */
+	uint32_t votes;	  /* a bit for each probe, the newest lowest: far */
+	bool apart;	  /* what most of the last RR_APART_VOTES say */
 };
 
 /* Once, when the ranks of the node are known: what "far" is here. */
